@@ -1,0 +1,169 @@
+"""The records that pass between airlab's parts.
+
+A scenario is turned into one :class:`CellPlan` for each cell (one algorithm, one
+parameter point, one seed).  An engine runs a plan and leaves a folder of raw
+output; the collector turns that folder into a cell result.  Nothing in a plan
+knows which engine will run it.
+
+Units are in the names: ``_us`` microseconds, ``_ns`` nanoseconds, ``_bps`` bits per
+second, ``_bytes``, ``_pkts``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of a campaign: an algorithm label, parameter values, a seed."""
+
+    cc: str
+    seed: int
+    params: tuple[tuple[str, Scalar], ...] = ()
+
+    @property
+    def point(self) -> dict[str, Scalar]:
+        """The swept parameters of this cell by dotted key."""
+        return dict(self.params)
+
+    @property
+    def slug(self) -> str:
+        """A file-system name, unique within a campaign."""
+        parts = [f"{key.split('.')[-1]}={value}" for key, value in self.params]
+        text = "_".join([self.cc, *parts, f"s{self.seed}"])
+        return "".join(c if c.isalnum() or c in "=_.+-" else "-" for c in text)
+
+
+@dataclass(frozen=True)
+class FlowPlan:
+    """A TCP flow as the plan runs it; ``label`` names its files in the raw output."""
+
+    label: str
+    cc: str
+    src: str
+    dst: str
+    dst_addr: str
+    port: int
+    family: int
+    start_us: int
+    stop_us: int
+    role: str = "measured"  # or "cross"
+    sample_ms: int = 100
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One direction of an emulated link: rate and buffer, then delay and channel."""
+
+    name: str
+    link: str
+    src: str
+    dst: str
+    rate_ns: str
+    rate_dev: str
+    rate_handle: str
+    rate_bps: int | None
+    buffer_pkts: int | None
+    buffer_bytes: int | None
+    qdisc: str
+    delay_ns: str
+    delay_dev: str
+    delay_us: int
+    channel: str | None
+    ber: float
+    loss: float
+    constant: bool
+
+
+@dataclass(frozen=True)
+class PathProbe:
+    """What the substrate audit measures for one flow path while the channel is off."""
+
+    label: str
+    src: str
+    dst: str
+    rtt_us: int
+    rate_bps: int | None
+    buffer_pkts: int | None
+    burst_pkts: int
+    burst_frame_bytes: int
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A shaded stretch or instant of a plot: an outage, a handoff, a rate change."""
+
+    start_us: int
+    end_us: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """Everything an engine needs to run one cell, and everything the audit expects."""
+
+    scenario: str
+    cell: Cell
+    cc: str
+    duration_us: int
+    flows: tuple[FlowPlan, ...]
+    stages: tuple[StagePlan, ...]
+    probes: tuple[PathProbe, ...]
+    intervals: tuple[Interval, ...]
+    nodes: tuple[str, ...]
+    modules: tuple[str, ...]
+    kernel_args: tuple[str, ...]
+    capture: bool
+    trace: bool
+    keep_pcap: bool
+    notes: tuple[str, ...] = ()
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """SHA-256 over the whole plan: equal keys mean equal experiments."""
+        digest = hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode())
+        for path in sorted(self.files):
+            digest.update(f"\0{path}\0{len(self.files[path])}\0".encode())
+            digest.update(self.files[path])
+        return digest.hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan without its files, as stored in ``plan.json``."""
+        names = [f.name for f in dataclasses.fields(self) if f.name != "files"]
+        return {name: _plain(getattr(self, name)) for name in names}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> CellPlan:
+        """Read back what :meth:`to_json` wrote (the files stay behind)."""
+        made = dict(data)
+        cell = data["cell"]
+        made["cell"] = Cell(cell["cc"], cell["seed"], tuple((k, v) for k, v in cell["params"]))
+        for name, kind in _RECORDS.items():
+            made[name] = tuple(kind(**row) for row in data[name])
+        for name in ("nodes", "modules", "kernel_args", "notes"):
+            made[name] = tuple(data[name])
+        return cls(**made)
+
+
+_RECORDS = {"flows": FlowPlan, "stages": StagePlan, "probes": PathProbe, "intervals": Interval}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value
+
+
+class AirlabError(Exception):
+    """An error for the person at the keyboard: what is wrong, where, and the remedy."""
