@@ -1,0 +1,7 @@
+"""``python -m airlab``."""
+
+import sys
+
+from airlab.cli import main
+
+sys.exit(main())
