@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Builds the user-space harness around abe.h once per test session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+INCLUDE = HERE.parents[1] / "modules" / "include"
+CFLAGS = [
+    "-std=gnu11",
+    "-O1",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+]
+
+
+class Harness:
+    """A running harness: cases go in, results come out, one line each."""
+
+    def __init__(self, program: Path) -> None:
+        self._process = subprocess.Popen(
+            [program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def ask(self, kind: str, *values: int) -> list[int]:
+        """Run one case and return the numbers of its answer."""
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._process.stdin.write(" ".join([kind, *map(str, values)]) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            pytest.fail(f"harness died on {kind} {values}:\n{self._process.stderr.read()}")
+        return [int(word) for word in answer.split()]
+
+    def one(self, kind: str, *values: int) -> int:
+        """Run one case that answers with a single number."""
+        (value,) = self.ask(kind, *values)
+        return value
+
+    def close(self) -> int:
+        """End the harness and return its exit code (leaks show up here)."""
+        self._process.communicate(timeout=30)
+        return self._process.returncode
+
+
+@pytest.fixture(scope="session")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """The harness, compiled with warnings as errors and with sanitizers."""
+    compiler = os.environ.get("CC", "gcc")
+    if shutil.which(compiler) is None:
+        pytest.fail(f"these tests need a C compiler; '{compiler}' was not found (CC names another)")
+    program = tmp_path_factory.mktemp("arith") / "abe_harness"
+    command = [compiler, *CFLAGS, f"-I{INCLUDE}", str(HERE / "abe_harness.c"), "-o", str(program)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    if built.returncode:
+        pytest.fail(f"{' '.join(command)}\n{built.stderr}")
+    running = Harness(program)
+    yield running
+    assert running.close() == 0
