@@ -1,0 +1,138 @@
+"""Devices, addresses, routes and stages."""
+
+from __future__ import annotations
+
+import pytest
+from airlab.model import AirlabError
+from airlab.scenario import parse_scenario
+from airlab.topology import build_topology, delay_words, rate_commands, setup_script
+
+
+def _raw(**air):
+    return {
+        "schema": 1, "name": "t", "title": "t", "purpose": "?", "duration": "10s", "cc": ["reno"],
+        "nodes": {"a": {}, "r": {"role": "router"}, "b": {}},
+        "links": {
+            "lan": {"between": ["a", "r"]},
+            "air": {"between": ["r", "b"], "rate": "5Mbit", "delay": "25ms", **air},
+        },
+        "flows": [{"from": "a", "to": "b"}],
+    }  # fmt: skip
+
+
+def _topology(raw=None, **air):
+    return build_topology(parse_scenario(raw or _raw(**air), "t"))
+
+
+def test_addresses_paths_and_rtt():
+    t = _topology()
+    assert t.address("b", "a") == "10.2.0.2"
+    assert t.path("a", "b") == [("lan", 0), ("air", 0)]
+    assert t.path("b", "a") == [("air", 1), ("lan", 1)]
+    assert t.rtt_us("a", "b") == 50_000
+    assert t.namespaces == ("a", "r", "b", "waira", "wairb")
+    stage = t.stages["air", 0]
+    assert (stage.rate_ns, stage.rate_dev) == ("waira", "wire")
+    assert (stage.delay_ns, stage.delay_dev) == ("wairb", "host")
+    assert stage.channel is None
+
+
+def test_ipv6_addresses():
+    t = _topology({**_raw(), "ip": 6})
+    assert t.address("b", "a") == "fd00:2::2"
+    text = setup_script(t, {})
+    assert "route add fd00:2::/64 via fd00:1::2" in text
+    assert "addr add fd00:2::2/64 nodad dev air" in text
+    assert "disable_ipv6" not in text
+
+
+def test_reverse_overrides_only_what_it_says():
+    t = _topology(ber=1e-6, reverse={"rate": "1Mbit", "loss": "1%"})
+    ab, ba = t.stages["air", 0], t.stages["air", 1]
+    assert (ab.rate_bps, ab.ber, ab.loss) == (5_000_000, 1e-6, 0)
+    assert (ba.rate_bps, ba.ber, ba.loss, ba.delay_us) == (1_000_000, 0, 0.01, 25_000)
+
+
+def test_direction_limits_impairments():
+    t = _topology(ber=1e-6, direction="forward")
+    assert t.stages["air", 0].channel == "air-ab"
+    assert t.stages["air", 1].channel is None
+
+
+@pytest.mark.parametrize(
+    ("air", "kind", "words"),
+    [
+        ({"buffer": "30pkt"}, "netem", "netem rate 5000000bit limit 30"),
+        ({"buffer": "1BDP"}, "netem", "netem rate 5000000bit limit 21"),
+        ({"buffer": "64kB"}, "tbf", "tbf rate 5000000bit burst 1514 limit 64000"),
+        ({"qdisc": "codel", "buffer": "50pkt"}, "htb", "codel limit 50 noecn"),
+        ({"qdisc": "fq_codel", "ecn": True}, "htb", "fq_codel limit 100 flows 1024"),
+        ({"qdisc": "red"}, "htb", "red limit 151400 min 24224 max 75700 avpkt 1514"),
+        ({"qdisc": "fq"}, "htb", "fq limit 100 flow_limit 100"),
+    ],
+)
+def test_rate_stages(air, kind, words):
+    stage = _topology(**air).stages["air", 0]
+    assert stage.kind == kind
+    assert words in "\n".join(rate_commands(stage))
+
+
+def test_holding_link_has_its_buffer_before_the_serialiser():
+    raw = _raw(buffer="30pkt")
+    raw["events"] = [{"at": "1s", "link": "air", "outage": "1s", "mode": "hold"}]
+    lines = rate_commands(_topology(raw).stages["air", 0])
+    assert lines[0].endswith("tbf rate 5000000bit burst 1514 limit 45420")
+    assert "parent 10:1 handle 1000: plug limit 45420" in lines[1]
+    assert lines[2].endswith("plug release_indefinite")
+
+
+def test_handles_are_unique():
+    raw = _raw()
+    raw["links"]["lan"]["delay"] = "1ms"
+    raw["links"]["lan"]["rate"] = "50Mbit"
+    stages = _topology(raw).stages.values()
+    handles = [h for s in stages for h in (s.rate_handle, s.leaf_handle, s.delay_handle)]
+    assert len(set(handles)) == 12
+
+
+def test_netem_extras_are_complete_parameter_sets():
+    stage = _topology(duplicate="1%", corrupt="2%", reorder="3%").stages["air", 0]
+    off = "netem delay 25000us limit 1000000 duplicate 0% corrupt 0%"
+    assert delay_words(stage) == off
+    on = "netem delay 25000us limit 1000000 duplicate 1% reorder 3% corrupt 2% seed 9"
+    assert delay_words(stage, seed=9) == on
+
+
+def test_a_token_bucket_next_to_a_host_frees_the_sender():
+    raw = _raw(qdisc="codel")
+    raw["links"]["air"]["between"] = ["a", "b"]
+    del raw["links"]["lan"], raw["nodes"]["r"]
+    assert "mirror dev wire trap" in setup_script(_topology(raw), {})
+    behind_router = setup_script(_topology(qdisc="codel"), {})
+    assert behind_router.count("mirror dev wire trap") == 1  # b's side, whose sender is a host
+    assert "mirror" not in setup_script(_topology(), {})
+
+
+def test_quickack_offload_and_host_qdisc():
+    raw = _raw()
+    raw["nodes"]["b"] = {"delayed_ack": False}
+    raw["nodes"]["a"] = {"offload": True, "qdisc": "fq", "sysctl": {"net.ipv4.tcp_sack": 0}}
+    text = setup_script(_topology(raw), {})
+    assert "route add 10.1.0.0/24 via 10.2.0.1 quickack 1" in text
+    assert "route change 10.2.0.0/24 dev air src 10.2.0.2 quickack 1" in text
+    assert "ethtool -K lan tso off" in text
+    assert "qdisc add dev lan root handle 1: fq" in text
+    assert "net.ipv4.tcp_sack=0" in text
+
+
+def test_big_pipes_get_big_windows():
+    raw = _raw(rate="90Mbit", delay="275ms", buffer="1BDP")
+    assert "'net.ipv4.tcp_rmem=4096 131072 49" in setup_script(_topology(raw), {})
+
+
+def test_bdp_needs_a_flow():
+    raw = _raw()
+    raw["nodes"]["c"] = {}
+    raw["links"]["side"] = {"between": ["r", "c"], "rate": "1Mbit", "buffer": "1BDP"}
+    with pytest.raises(AirlabError, match=r"links\.side\.buffer: no flow crosses"):
+        _topology(raw)

@@ -1,0 +1,121 @@
+"""Figure files: which runs, which plot and which claims make a published figure or table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .algorithms import lookup
+from .model import AirlabError, Scalar
+from .scenario import Expect, Strict, read_toml, validate
+
+
+class Plot(Strict):
+    """How the figure is drawn: a metric over a swept key, or over time, or as bars."""
+
+    kind: Literal["metric-vs-param", "time-series", "bars"]
+    x: str | None = Field(None, description="dotted key of the swept parameter")
+    y: str = "goodput_bps"
+    log_x: bool = False
+    x_label: str | None = None
+    y_label: str | None = None
+
+
+class PaperTable(Strict):
+    """Published values: a row of numbers for each label, a column for each point of ``x``.
+
+    ``gain_over`` says the numbers are relative gains (0.35 is 35 %) over that label's metric.
+    ``damaged`` lists, for each label, the points whose printed value is not to be trusted.
+    """
+
+    source: str
+    metric: str = "goodput_bps"
+    gain_over: str | None = None
+    param: str = Field(description="dotted key of the columns")
+    x: Annotated[list[float], Field(min_length=1)]
+    rows: dict[str, list[float | Literal["unknown"]]]
+    damaged: dict[str, list[float]] = Field(default_factory=dict)
+    note: str | None = None
+
+    def value(self, label: str, point: float) -> float | None:
+        """The published value; None when there is none or it is damaged."""
+        if label not in self.rows or point not in self.x or point in self.damaged.get(label, []):
+            return None
+        found = self.rows[label][self.x.index(point)]
+        return None if isinstance(found, str) else found
+
+
+class Figure(Strict):
+    """A published figure or table and how it is reproduced; :func:`load_figure` makes one."""
+
+    schema_: Literal[1] = Field(alias="schema")
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    title: str
+    paper: str
+    scenario: str = Field(description="name of a scenario file, without .toml")
+    set: dict[str, Scalar | list[Scalar]] = Field(
+        default_factory=dict, description="overrides as by --set; a list is a sweep"
+    )
+    cc: list[str] | None = None
+    seeds: Annotated[int, Field(ge=1)] | None = None
+    plot: Plot
+    paper_table: PaperTable | None = None
+    expect: list[Expect] = Field(default_factory=list)
+
+    def overrides(self) -> dict[str, str]:
+        """``set`` in the form :func:`airlab.scenario.load_scenario` takes."""
+        return {key: _text(value) for key, value in self.set.items()}
+
+
+def _text(value: Scalar | Sequence[Scalar]) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    return ",".join(_text(item) for item in value)
+
+
+def load_figure(path: Path | str) -> Figure:
+    """Read and check a figure file; AirlabError names file, key and remedy."""
+    figure = validate(Figure, read_toml(Path(path)), str(path))
+    faults = list(_faults(figure))
+    if faults:
+        raise AirlabError("\n".join(f"{path}: {fault}" for fault in faults))
+    return figure
+
+
+def _faults(figure: Figure) -> list[str]:
+    faults: list[str] = []
+    if figure.plot.kind == "metric-vs-param" and figure.plot.x is None:
+        faults.append("plot.x: name the swept key that the metric is drawn over")
+    for label in figure.cc or []:
+        try:
+            lookup(label)
+        except AirlabError as error:
+            faults.append(f"cc: {error}")
+    table = figure.paper_table
+    if table is not None:
+        for label, row in table.rows.items():
+            if len(row) != len(table.x):
+                faults.append(
+                    f"paper_table.rows.{label}: {len(row)} values for {len(table.x)} points"
+                )
+        for label, points in table.damaged.items():
+            faults += [
+                f"paper_table.damaged.{label}: {point:g} is not a point of x"
+                for point in points
+                if point not in table.x
+            ]
+    return faults + _claim_faults(figure.expect)
+
+
+def _claim_faults(claims: list[Expect]) -> list[str]:
+    ids = [claim.id for claim in claims]
+    faults = [f"expect: id {name!r} is used twice" for name in {i for i in ids if ids.count(i) > 1}]
+    for claim in claims:
+        if claim.min is None and claim.max is None:
+            faults.append(f"expect.{claim.id}: give min, max or both")
+    return sorted(faults)
