@@ -110,8 +110,10 @@ def _skeleton() -> Iterator[cpio.Entry]:
 
 
 def _programs(root: LabRoot, programs: list[str]) -> Iterator[cpio.Entry]:
-    listing = root.chroot(["ldd", *programs, "/usr/bin/busybox"], what="listing the guest's libraries")
-    libraries = set(re.findall(r"(/\S+\.so\S*)(?: \(|:)", listing)) | set(re.findall(r"=> (/\S+)", listing))
+    # airchan is the one tool of ours that is linked dynamically.
+    linked = [*programs, "/build/guest/out/airchan"]
+    listing = root.chroot(["ldd", *linked], what="listing the guest's libraries")
+    libraries = re.findall(r"(/\S+\.so\S*) \(0x", listing)
     for name in sorted({*programs, *libraries, *_RUNTIME_LIBRARIES}):
         file = root.path / name.lstrip("/")
         target = name if name.startswith("/usr") else "/usr" + name

@@ -26,14 +26,19 @@ def build(kernel: LabKernel) -> Path:
     root = ensure_root(kernel.suite)
     name = f"modules-{kernel.release}"
     folder = copy_tree_into(root, paths.MODULES_SOURCE, name)
-    headers = f"/lib/modules/{kernel.release}/build"
-    make = ["make", "-C", f"/build/{name}", f"KDIR={headers}", "W=1"]
-    root.chroot(make, what=f"building the modules for {kernel.release}")
-    built = list(folder.rglob("*.ko"))
     meter = copy_tree_into(root, paths.METER_SOURCE, f"ccmeter-{kernel.release}")
-    make = ["make", "-C", f"/build/ccmeter-{kernel.release}", f"KDIR={headers}", "W=1"]
-    root.chroot(make, what=f"building ccmeter for {kernel.release}")
-    built += meter.rglob("*.ko")
+    options = [
+        f"KDIR=/lib/modules/{kernel.release}/build",
+        f"MODULES=/build/{name}",
+        "W=1",
+        "KCFLAGS=-Werror",
+    ]
+    for part in (name, meter.name):
+        root.chroot(["make", "-C", f"/build/{part}", *options], what=f"building {part}")
+    built = [*folder.rglob("*.ko"), *meter.rglob("*.ko")]
+    inside = [f"/{module.relative_to(root.path)}" for module in built]
+    # Debug information is most of a module's size, and size is boot time.
+    root.chroot(["strip", "--strip-debug", *inside], what="stripping the modules")
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     for module in built:

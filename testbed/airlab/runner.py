@@ -12,6 +12,7 @@ import json
 import queue
 import shutil
 import threading
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -42,6 +43,16 @@ class Outcome:
     reused: list[str] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
     interrupted: bool = False
+
+
+def _failure(slug: str, error: BaseException) -> Failure:
+    """A failed cell from what its run raised; other cells go on."""
+    if isinstance(error, EngineError):
+        return Failure(slug, error.kind, str(error), error.console)
+    if isinstance(error, AirlabError):
+        return Failure(slug, "result", str(error), "")
+    trace = "".join(traceback.format_exception(error))
+    return Failure(slug, "internal error", str(error), trace)
 
 
 class Campaign:
@@ -89,9 +100,11 @@ class Campaign:
                 self._gather(futures, outcome, progress)
             except KeyboardInterrupt:
                 outcome.interrupted = True
+                progress.note("interrupted: ending the guests; finished runs are kept")
+            finally:
+                # Whatever ends the waiting, no guest may be left running.
                 self._cancel.set()
                 pool.shutdown(wait=True, cancel_futures=True)
-                progress.note("interrupted: guests ended; finished runs are kept")
 
     def _gather(
         self,
@@ -105,19 +118,13 @@ class Campaign:
             ready, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
             for future in ready:
                 slug = futures[future].cell.slug
-                try:
-                    future.result()
-                except EngineError as error:
-                    outcome.failed.append(Failure(slug, error.kind, str(error), error.console))
-                    progress.finish(slug, failed=True)
-                    progress.note(f"FAILED {slug}: {error}")
-                except AirlabError as error:
-                    outcome.failed.append(Failure(slug, "result", str(error), ""))
-                    progress.finish(slug, failed=True)
-                    progress.note(f"FAILED {slug}: {error}")
-                else:
+                error = future.exception()
+                if error is None:
                     outcome.run.append(slug)
-                    progress.finish(slug)
+                else:
+                    outcome.failed.append(_failure(slug, error))
+                    progress.note(f"FAILED {slug}: {error}")
+                progress.finish(slug, failed=error is not None)
 
     def _run_one(self, plan: CellPlan, progress: Progress) -> None:
         slot = self._slots.get()

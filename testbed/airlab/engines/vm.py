@@ -347,9 +347,23 @@ def _unship(memory: BinaryIO, out: Path, log: str) -> None:
     payload = memory.read(length)
     if zlib.crc32(payload) != crc:
         raise EngineError("lost", "the guest's results are damaged (checksum)", _tail(log))
-    out.mkdir(parents=True, exist_ok=True)
+    _unpack(payload, out)
+
+
+def _unpack(payload: bytes, out: Path) -> None:
+    """Unpack plain files only: what a guest sends must stay below ``out``.
+
+    (``extractall(filter=...)`` would do, but bookworm's Python does not have it.)
+    """
+    top = out.resolve()
     with tarfile.open(fileobj=io.BytesIO(payload)) as tar:
-        tar.extractall(out, filter="data")
+        for member in tar:
+            target = (top / member.name).resolve()
+            source = tar.extractfile(member) if member.isfile() else None
+            if source is None or not target.is_relative_to(top):
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read())
 
 
 def _refuse_failed_step(out: Path, log: str) -> None:

@@ -1,0 +1,166 @@
+"""The substrate audit: silent on a faultless run, and each check fails when it must."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from airlab import audit
+from airlab.audit import Check, Raw, TraceFacts
+from airlab.model import AirlabError, CellPlan
+
+sys.path.insert(0, str(Path(__file__).parent))
+import conftest_results as synth
+
+GOOD = TraceFacts(100, 0)
+PLAN = synth.make_plan("reno", 1, 1e-6, 4.0)
+
+
+@pytest.fixture(scope="module")
+def faultless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return synth.write_raw(tmp_path_factory.mktemp("audit") / "raw", PLAN)
+
+
+@pytest.fixture
+def raw(faultless: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(faultless, tmp_path / "raw"))
+
+
+def failed(raw: Path, plan: CellPlan = PLAN, trace: TraceFacts | None = GOOD) -> dict[str, Check]:
+    return {c.name: c for c in audit.audit(Raw(raw), plan, trace) if not c.ok}
+
+
+def test_a_faultless_run_passes_every_check(raw: Path) -> None:
+    checks = audit.audit(Raw(raw), PLAN, GOOD)
+    assert [c.name for c in checks if not c.ok] == []
+    assert audit.verdict(checks) == "ok"
+    names = {c.name for c in checks}
+    assert {"before rtt s-d", "after rate s-d", "before buffer s-d", "channel airf losses"} <= names
+
+
+def _put(name: str, **values: object) -> Callable[[Path], None]:
+    return lambda raw: synth.change(raw, name, **values)
+
+
+def _write(name: str, text: str) -> Callable[[Path], None]:
+    def fault(raw: Path) -> None:
+        (raw / name).write_text(text)
+
+    return fault
+
+
+def _remove(name: str) -> Callable[[Path], None]:
+    return lambda raw: (raw / name).unlink()
+
+
+def _drops(raw: Path) -> None:
+    path = raw / "tc1.wA.json"
+    rows = json.loads(path.read_text())
+    rows[0]["drops"] += 100_000
+    path.write_text(json.dumps(rows))
+
+
+def _nstat(raw: Path) -> None:
+    text = "TcpExt: TCPTimeouts TCPDSACKRecv\nTcpExt: 0 0\nTcp: InSegs RetransSegs\nTcp: 9 99999\n"
+    (raw / "nstat1.s").write_text(text)
+
+
+RTT = [synth.RTT_US * 1000]
+FAULTS = [
+    (_write("rc", "2\n"), "guest finished", "veto"),
+    (_remove("rc"), "guest finished", "veto"),
+    (_remove("json/f1.json"), "flow f1", "veto"),
+    (_remove("json/f1.recv.json"), "flow f1", "veto"),
+    (_put("json/f1.json", error="connect: refused"), "flow f1", "veto"),
+    (_put("json/f1.recv.json", verified=False, mismatch_at=77), "flow f1", "veto"),
+    (_put("json/f1.json", cc="cubic"), "algorithm f1", "veto"),
+    (_put("json/before.s-d.ping.json", rtts_ns=[RTT[0] + 600_000]), "before rtt s-d", "veto"),
+    (_put("json/after.s-d.ping.json", rtts_ns=[RTT[0] - 600_000]), "after rtt s-d", "veto"),
+    (_put("json/after.s-d.ping.json", rtts_ns=[]), "after rtt s-d", "veto"),
+    (_remove("json/before.s-d.ping.json"), "before rtt s-d", "veto"),
+    (_put("json/before.s-d.rate.json", last_ns=950_000_000), "before rate s-d", "veto"),
+    (_put("json/after.s-d.rate.json", datagrams=1), "after rate s-d", "veto"),
+    (_remove("json/after.s-d.rate.json"), "after rate s-d", "veto"),
+    (_put("json/before.s-d.burst.json", datagrams=29), "before buffer s-d", "veto"),
+    (_put("json/after.s-d.burst.json", datagrams=33), "after buffer s-d", "veto"),
+    (_remove("json/after.s-d.burst.json"), "after buffer s-d", "veto"),
+    (_remove("chan.airf.json"), "channel airf", "veto"),
+    (_put("chan.airf.json", armed=False), "channel airf armed", "veto"),
+    (_put("chan.airf.json", exhausted=1), "channel airf exhausted", "veto"),
+    (_put("chan.airr.json", gso=3), "channel airr gso", "veto"),
+    (_put("chan.airf.json", dropped_good=0), "channel airf losses", "veto"),
+    (_put("chan.airr.json", dropped_good=5), "channel airr losses", "veto"),
+    (_drops, "queue drops seen by TCP", "veto"),
+    (_nstat, "retransmissions explained", "warn"),
+    (_write("stat1", "cpu  110 0 20 885 0 0 5 0 0 0\n"), "processor busy", "warn"),
+    (_write("stat1", "cpu  1110 0 20 885 0 0 5 0 0 0\n"), "processor busy", "veto"),
+    (_remove("stat1"), "processor busy", "veto"),
+    (_write("proc/tcpdump.err", "3 packets dropped by kernel\n"), "capture drops", "warn"),
+    (_write("proc/tcpdump.err", ""), "capture drops", "warn"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "severity"), FAULTS, ids=[f"{i}-{f[1]}" for i, f in enumerate(FAULTS)]
+)
+def test_a_fault_fails_its_check(
+    raw: Path, fault: Callable[[Path], None], name: str, severity: str
+) -> None:
+    fault(raw)
+    found = failed(raw)
+    assert name in found
+    assert found[name].severity == severity
+    assert audit.verdict(found.values()) in (severity, "veto")
+
+
+@pytest.mark.parametrize("trace", [TraceFacts(90, 10), None], ids=["lost", "absent"])
+def test_trace_losses_veto(raw: Path, trace: TraceFacts | None) -> None:
+    assert failed(raw, trace=trace)["trace events lost"].severity == "veto"
+
+
+def test_checks_follow_the_plan(raw: Path) -> None:
+    bare = replace(PLAN.probes[0], rate_bps=None, buffer_pkts=None)
+    plan = replace(PLAN, probes=(bare,), capture=False, trace=False)
+    names = {c.name for c in audit.audit(Raw(raw), plan, None)}
+    assert "before rtt s-d" in names
+    assert not names & {"before rate s-d", "before buffer s-d", "capture drops"}
+    assert "trace events lost" not in names
+
+
+def test_datagrams_suspend_the_loss_accounting(raw: Path) -> None:
+    _drops(raw)
+    synth.put(raw, "cross.json", {"mode": "udp-send", "datagrams": 1000})
+    assert "queue drops seen by TCP" not in failed(raw)
+
+
+def test_acks_dropped_by_a_queue_are_no_lost_data(raw: Path) -> None:
+    rows = [{"dev": "wB0", "handle": "20:", "bytes": 66000, "packets": 1000, "drops": 999999}]
+    (raw / "tc1.wB.json").write_text(json.dumps(rows))
+    assert failed(raw) == {}
+
+
+def test_ipv6_has_longer_headers(raw: Path) -> None:
+    flow = replace(PLAN.flows[0], family=6)
+    assert "before rate s-d" in failed(raw, replace(PLAN, flows=(flow,)))
+
+
+def test_damage_is_an_error(raw: Path) -> None:
+    (raw / "json/f1.json").write_text('{"mode": "se')
+    with pytest.raises(AirlabError, match=r"f1\.json"):
+        audit.audit(Raw(raw), PLAN, GOOD)
+    (raw / "t0").unlink()
+    with pytest.raises(AirlabError, match="t0"):
+        _ = Raw(raw).t0_ns
+
+
+def test_real_counters_are_read() -> None:
+    raw = Raw(Path(__file__).with_name("data") / "ring")
+    assert raw.counters(1, "s")["Tcp.RetransSegs"] == raw.counted("s", "Tcp.RetransSegs") > 10
+    row = raw.qdisc(1, "r1", "r1b", "10:")
+    assert row is not None
+    assert row["kind"] == "netem"

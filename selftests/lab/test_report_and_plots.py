@@ -1,0 +1,257 @@
+"""The chain from raw folders to pictures and the page, and the page in a browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from airlab import plots, report, results
+from airlab.collect import collect
+from airlab.model import AirlabError, Interval
+
+sys.path.insert(0, str(Path(__file__).parent))
+import conftest_results as synth
+
+MARKS = (
+    Interval(3_000_000, 3_500_000, "outage", "outage </script>"),
+    Interval(5_000_000, 5_000_000, "handoff", "handoff"),
+)
+LABELS = ("j", "reno")
+BROWSER = shutil.which("chromium")
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("result")
+    plans = [
+        synth.make_plan(cc, seed, ber, 6.0, MARKS)
+        for ber in (1e-6, 1e-5)
+        for cc in LABELS
+        for seed in (1, 2)
+    ]
+    for plan in plans:
+        raw = synth.write_raw(root / "raw" / plan.cell.slug, plan)
+        if plan == plans[-1]:
+            synth.change(raw, "chan.airf.json", exhausted=1)
+        out = root / "cells" / plan.cell.slug
+        out.mkdir(parents=True)
+        collect(raw, plan, out)
+        (out / "plan.json").write_text(json.dumps(plan.to_json()))
+    expect = {"id": "g", "claim": "j > reno", "metric": "goodput_bps", "of": "j", "over": "reno"}
+    summary = results.summarise(
+        "wlan-ber",
+        [results.load_cell(root / "cells" / plan.cell.slug) for plan in plans],
+        baseline="reno",
+        expects=[{**expect, "min": 1.1}],
+        planned=[plan.cell for plan in plans],
+    )
+    manifest = {
+        "question": "Does <j> gain?",
+        "scenario": {"title": "A lossy link"},
+        "commit": "abc123",
+        "provenance": {
+            "engine": "vm",
+            "qemu": "QEMU 7.2",
+            "config": "x" * 99,
+            "flags": ["-icount"],
+        },
+    }
+    # A run of an earlier campaign in the same folder, not part of this one.
+    other = root / "cells" / "cubic_s1"
+    shutil.copytree(root / "cells" / plans[0].cell.slug, other)
+    results.write_result(root, summary, manifest)
+    plots.draw_all(root, summary, paper={"j": {1e-6: 4e6}})
+    report.write_report(root, summary, manifest)
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(result: Path) -> str:
+    return (result / "report.html").read_text()
+
+
+def test_all_pictures_are_drawn_and_repeatable(result: Path) -> None:
+    folder = result / "figures"
+    stems = {"goodput", "goodput-ber", "goodput-time", "cwnd", "sequence", "queue"}
+    assert {p.stem for p in folder.iterdir()} == stems
+    assert {p.suffix for p in folder.iterdir()} == {".svg", ".png"}
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    plots.draw_all(result, results.load_summary(result), paper={"j": {1e-6: 4e6}})
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+    assert not any(b"<dc:date>" in data for name, data in before.items() if name.endswith("svg"))
+
+
+def test_vetoed_cells_are_no_example(result: Path) -> None:
+    summary = results.load_summary(result)
+    cells = plots.example_cells(result, summary)
+    assert {(c.result.label, c.result.seed) for c in cells} == {("j", 1), ("reno", 1)}
+
+
+def test_axis_of_texts_is_an_error(result: Path) -> None:
+    summary = results.load_summary(result)
+    with pytest.raises(AirlabError, match="no row"):
+        plots.goodput_over_parameter(summary, "link.air.delay")
+    rows = [replace_params(r, {"kind": "a"}) for r in summary.rows]
+    with pytest.raises(AirlabError, match="text"):
+        plots.goodput_over_parameter(summary.model_copy(update={"rows": rows}), "kind")
+
+
+def replace_params(row: results.Row, params: dict[str, Any]) -> results.Row:
+    return row.model_copy(update={"params": params})
+
+
+def test_envelope_keeps_extremes_and_holds_values() -> None:
+    t = np.array([1.0, 1.1, 1.2, 5.0])
+    y = np.array([5.0, 9.0, 1.0, 4.0])
+    times, values = plots.envelope(t, y, 0, 8, 8)
+    assert len(times) == len(values) == 16
+    assert np.isnan(values[:2]).all()
+    assert values[2:4].tolist() == [9.0, 1.0]
+    assert (values[4:10] == 1.0).all()
+    assert (values[10:] == 4.0).all()
+    assert np.isnan(plots.envelope(t[:0], y[:0], 0, 1, 2)[1]).all()
+
+
+def test_rebinning_keeps_the_bytes() -> None:
+    bins = {"t_s": np.array([0.0, 0.1, 0.2]), "bytes": np.array([100, 200, 300])}
+    _, rate = plots.rebinned(bins, 1.0, 10)
+    assert (rate * 0.1 / 8).sum() == pytest.approx(600)
+    assert plots.rebinned({}, 1.0, 4)[1].tolist() == [0, 0, 0, 0]
+
+
+def test_styles_differ_without_colour() -> None:
+    looks = plots.styles([f"cc{i}" for i in range(7)])
+    assert len({look["marker"] for look in looks.values()}) == 7
+    assert len({look["color"] for look in looks.values()}) == 7
+
+
+def test_cells_without_trace_can_be_drawn(tmp_path: Path) -> None:
+    plan = replace(synth.make_plan("cubic", 1, 1e-6, 2.0), trace=False)
+    out = tmp_path / "cells" / plan.cell.slug
+    out.mkdir(parents=True)
+    collect(synth.write_raw(tmp_path / "raw", plan), plan, out)
+    summary = results.summarise("x", results.load_cells(tmp_path))
+    made = {p.stem for p in plots.draw_all(tmp_path, summary)}
+    assert made == {"goodput", "goodput-time", "cwnd", "sequence"}
+    text = report.write_report(tmp_path, summary, {}).read_text()
+    (cell,) = embedded(text)["cells"]
+    assert cell["flows"][0]["cwnd"]
+    assert not cell["flows"][0]["ca"]
+
+
+def embedded(page: str) -> Any:  # noqa: ANN401
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def test_the_page_needs_nothing_from_outside(page: str) -> None:
+    assert len(page) < 3_000_000
+    assert "default-src 'none'" in page
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
+    assert page.count("<figure>") == 6
+    assert "Does &lt;j&gt; gain?" in page
+    assert "outage <\\/script>" in page
+    for text in (
+        "srcversion 1A2B3C4D",
+        "6.12.0-test",
+        "not judged",
+        "vetoed by the audit",
+        "7 ok, 1 veto",
+    ):
+        assert text in page
+
+
+def test_curves_in_the_page_are_those_of_the_cells(page: str, result: Path) -> None:
+    data = embedded(page)
+    assert data["labels"] == list(LABELS)
+    cell = data["cells"][0]
+    values = np.frombuffer(base64.b64decode(cell["flows"][0]["cwnd"]), dtype="<f4")
+    source = plots.load_cell_data(result / "cells" / "j_ber=1e-06_s1")
+    assert np.nanmax(values) == source.tables["acks"]["cwnd_segs"].max()
+    assert len(values) == report.MOST_POINTS
+    states = np.frombuffer(base64.b64decode(cell["flows"][0]["ca"]), dtype=np.uint8)
+    assert set(states) == {0, 3, 4}
+    assert cell["intervals"][0][:2] == [3.0, 3.5]
+
+
+def test_big_campaigns_keep_fewer_curves() -> None:
+    assert report._budget([1, 2, 3]) == ({1, 2, 3}, report.MOST_POINTS)
+    seeds, points = report._budget([s for s in range(1, 6) for _ in range(56)])
+    assert seeds == {1}
+    assert report.LEAST_POINTS <= points < report.MOST_POINTS
+    assert report._budget([1] * 5000) == ({1}, 200)
+    assert report._budget([])[1] == report.MOST_POINTS
+
+
+DRIVER = """
+<script>
+addEventListener("load", () => {
+  const seen = {};
+  const panels = () => document.querySelectorAll("#panels .panel").length;
+  const legend = () => document.querySelectorAll("#panels .u-series").length;
+  const key = (k) => document.querySelector(".panel").dispatchEvent(
+    new KeyboardEvent("keydown", { key: k, bubbles: true }));
+  const axis = () => [...document.querySelectorAll("#panels canvas")].map((c) => c.toDataURL());
+  seen.panels = panels();
+  seen.series = legend();
+  const before = axis();
+  key("+");
+  setTimeout(() => {
+    const after = axis();
+    seen.zoomed = after.every((picture, i) => picture !== before[i]);
+    document.getElementById("reset").click();
+    setTimeout(() => {
+      seen.reset = axis().every((picture, i) => picture === before[i]);
+      document.querySelector("#labels input").click();
+      seen.fewer = legend();
+      const point = document.getElementById("point");
+      point.value = "1";
+      point.dispatchEvent(new Event("change"));
+      seen.seeds = document.getElementById("seed").options.length;
+      document.title = "SEEN" + JSON.stringify(seen);
+    }, 300);
+  }, 300);
+});
+</script>
+"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed")
+def test_the_page_works_in_a_browser(page: str, tmp_path: Path) -> None:
+    driven = page.replace("</body>", DRIVER + "</body>")
+    (tmp_path / "page.html").write_text(driven)
+    flags = [
+        *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+        *("--disable-sync", "--disable-background-networking", "--disable-component-update"),
+        *("--enable-logging=stderr", "--virtual-time-budget=4000", "--window-size=1000,900"),
+        "--dump-dom",
+    ]
+    command = [str(BROWSER), *flags, f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run(
+        [*command, (tmp_path / "page.html").as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "CONSOLE" not in done.stderr
+    found = re.search(r"<title>SEEN(.*?)</title>", done.stdout)
+    assert found, done.stderr[-2000:]
+    assert json.loads(found[1]) == {
+        "panels": 4,
+        "series": 14,  # three panels of time and two curves, one with two ssthresh more
+        "zoomed": True,
+        "reset": True,
+        "fewer": 9,
+        "seeds": 2,
+    }

@@ -1,0 +1,256 @@
+"""The ``airlab`` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from airlab import __version__, paths
+from airlab.model import AirlabError
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+_DESCRIPTION = """\
+TCP experiments on real Linux kernels in virtual time: the same scenario, seed,
+kernel and QEMU give the same packets, to the last bit."""
+
+_EPILOG = """\
+examples:
+  airlab run demo                          TCP-J beside its rivals on a lossy path
+  airlab run tcp-j-fig9 --cc j,reno --seeds 2 --set links.air.ber=1e-6,4e-6
+  airlab show demo                         the topology and the commands to build it by hand
+  airlab verify tcp-j-fig9-table2          a published figure again, judged claim by claim
+  airlab verify results/demo               run a finished cell again and compare the bits
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status.
+
+    0: all well.  1: something measured or judged failed.  2: wrong use or broken
+    set-up.  130: interrupted.
+    """
+    args = _parser().parse_args(argv)
+    handler: Callable[[argparse.Namespace], int] = args.handler
+    try:
+        return handler(args)
+    except AirlabError as error:
+        print(f"airlab: error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("airlab: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return EXIT_OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "airlab", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw
+    )
+    parser.add_argument("--version", action="version", version=f"airlab {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_run(commands)
+    _add_list(commands)
+    _add_show(commands)
+    _add_verify(commands)
+    _add_report(commands)
+    _add_shell(commands)
+    _add_doctor(commands)
+    _add_kernels(commands)
+    _add_setup(commands)
+    return parser
+
+
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser("run", help="run a scenario: every algorithm, point and seed")
+    sub.add_argument("scenario", metavar="SCENARIO", help="a name from `airlab list`, or a file")
+    _add_choice(sub)
+    _add_place(sub)
+    sub.add_argument("--keep-pcap", action="store_true", help="keep each run's packet capture")
+    sub.add_argument("--no-trace", action="store_true", help="run without kernel tracepoints")
+    sub.add_argument("--no-page", action="store_true", help="make no plots and no HTML page")
+    sub.set_defaults(handler=_run)
+
+
+def _add_choice(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--cc", metavar="A,B,...", help="algorithms (default: the scenario's)")
+    sub.add_argument("--seeds", type=_count, metavar="N", help="replicates per point")
+    sub.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a scenario key by its dotted path; VALUE,VALUE,... sweeps it",
+    )
+
+
+def _add_place(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--jobs", type=_count, default=2, metavar="N", help="guests at once (2)")
+    sub.add_argument("--kernel", metavar="RELEASE", help="lab kernel: a release or a series (6.12)")
+    sub.add_argument("--out", type=Path, metavar="DIR", help="result folder (results/NAME)")
+
+
+def _add_list(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser("list", help="scenarios, figures and algorithms")
+    sub.set_defaults(handler=_list)
+
+
+def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser("show", help="draw a scenario and print its ip/tc/sysctl commands")
+    sub.add_argument("scenario", metavar="SCENARIO")
+    _add_choice(sub)
+    sub.set_defaults(handler=_show)
+
+
+def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser(
+        "verify", help="a figure: run it and judge its claims; a result: run a cell again"
+    )
+    sub.add_argument("what", metavar="FIGURE|RESULT")
+    sub.add_argument("--cell", metavar="NAME", help="which cell of a result (default: the first)")
+    _add_choice(sub)
+    _add_place(sub)
+    sub.set_defaults(handler=_verify)
+
+
+def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser("report", help="make table, plots and page of a result again")
+    sub.add_argument("result", type=Path, metavar="RESULT")
+    sub.set_defaults(handler=_report)
+
+
+def _add_shell(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser("shell", help="an interactive guest, modules loaded, network set up")
+    sub.add_argument("scenario", nargs="?", default="demo", metavar="SCENARIO")
+    sub.add_argument("--kernel", metavar="RELEASE")
+    sub.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    sub.set_defaults(handler=_shell)
+
+
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser("doctor", help="what works here, and which engine is used")
+    sub.set_defaults(handler=_doctor)
+
+
+def _add_kernels(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser("kernels", help="lab kernels that are here or can be had")
+    sub.add_argument("--fetch", metavar="SERIES", help="get the newest kernel of a series")
+    sub.set_defaults(handler=_kernels)
+
+
+def _add_setup(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser("setup", help="fetch and build what runs need (`make setup`)")
+    sub.add_argument("--only", choices=("modules", "image"), help="just this step")
+    sub.set_defaults(handler=_setup)
+
+
+def _count(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return value
+
+
+def _run(args: argparse.Namespace) -> int:
+    from airlab.campaign import Request, run_campaign
+
+    request = Request.from_options(
+        args.scenario,
+        sets=args.set,
+        cc=args.cc,
+        seeds=args.seeds,
+        jobs=args.jobs,
+        kernel=args.kernel,
+        out=args.out,
+        trace=not args.no_trace,
+        keep_pcap=args.keep_pcap,
+        page=not args.no_page,
+    )
+    return run_campaign(request)
+
+
+def _list(_args: argparse.Namespace) -> int:
+    from airlab.campaign import listing
+
+    print(listing())
+    return EXIT_OK
+
+
+def _show(args: argparse.Namespace) -> int:
+    from airlab.campaign import show_scenario
+
+    print(show_scenario(args.scenario, sets=args.set, cc=args.cc))
+    return EXIT_OK
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from airlab import verify
+
+    folder = Path(args.what)
+    if (folder / "manifest.json").is_file():
+        return verify.repeat_cell(folder, cell=args.cell, jobs=args.jobs)
+    return verify.judge_figure(
+        args.what,
+        sets=args.set,
+        cc=args.cc,
+        seeds=args.seeds,
+        jobs=args.jobs,
+        kernel=args.kernel,
+        out=args.out,
+    )
+
+
+def _report(args: argparse.Namespace) -> int:
+    from airlab.campaign import finish_result
+
+    return finish_result(args.result, page=True)
+
+
+def _shell(args: argparse.Namespace) -> int:
+    from airlab.campaign import interactive
+
+    return interactive(args.scenario, sets=args.set, kernel=args.kernel)
+
+
+def _doctor(_args: argparse.Namespace) -> int:
+    from airlab import doctor
+
+    findings = doctor.examine()
+    print(doctor.report(findings))
+    return EXIT_OK if doctor.healthy(findings) else EXIT_FAILED
+
+
+def _kernels(args: argparse.Namespace) -> int:
+    from airlab import kernels
+
+    if args.fetch:
+        kernels.fetch(args.fetch)
+    for kernel in kernels.installed():
+        print(f"{kernel.release:<36} here, from {kernel.suite}")
+    for track, suite in kernels.TRACKS.items():
+        if not any(k.release.startswith(track + ".") for k in kernels.installed()):
+            print(f"{track:<36} can be had: airlab kernels --fetch {track} (from {suite})")
+    return EXIT_OK
+
+
+def _setup(args: argparse.Namespace) -> int:
+    from airlab import image, kernels, modules
+
+    kernel = kernels.fetch(kernels.DEFAULT_TRACK)
+    if args.only == "modules":
+        print(f"modules are in {modules.build(kernel)}")
+        return EXIT_OK
+    made = image.ensure_image(kernel)
+    print(f"airlab: ready (kernel {kernel.release}, image {made.digest}); cache {paths.cache()}")
+    return EXIT_OK

@@ -1,0 +1,347 @@
+"""One HTML page that holds a whole result: table, verdicts, curves, audit.
+
+The page needs no network and no server; without JavaScript the figures and tables remain.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from airlab.collect import CA_STATES
+from airlab.ftrace import Array
+from airlab.plots import (
+    COLOURS,
+    NO_SSTHRESH,
+    STATE_COLOURS,
+    CellData,
+    envelope,
+    load_cell_data,
+    rebinned,
+)
+from airlab.results import (
+    HEADINGS,
+    Claim,
+    Summary,
+    load_cell,
+    point_name,
+    table_rows,
+    write_text,
+)
+
+ASSETS = Path(__file__).with_name("assets")
+MOST_POINTS = 4000  # of one curve
+LEAST_POINTS = 1000  # below that, seeds are left out instead
+CURVE_BYTES = 1_200_000  # room for all curves in the page
+_GOODPUT_BINS = 400
+_RIBBON_CELLS = 1000
+_SHORT_FACT = 60  # characters
+_CURVES = 4  # cwnd, ssthresh, srtt, queue
+_CAPTIONS = {
+    "goodput": "Goodput by algorithm and point, 95 % intervals.",
+    "goodput-time": "Goodput at the receiver over time.",
+    "cwnd": "Congestion window and ssthresh; state of congestion avoidance as a ribbon.",
+    "sequence": "Bytes acknowledged over time, retransmissions marked.",
+    "queue": "Packets in the bottleneck's queue.",
+}
+
+
+def write_report(result: Path, summary: Summary, manifest: Mapping[str, Any]) -> Path:
+    """Write ``report.html`` of a result whose cells and figures are there; returns its path.
+
+    Of the manifest the page shows ``scenario.title``, ``question`` and the short facts of
+    ``provenance`` at its head, and all of it at its end.
+
+    Raises:
+        AirlabError: a cell is damaged.
+    """
+    page = Template((ASSETS / "report.html").read_text())
+    data, decimation = _embedded(result, summary)
+    values = {
+        "title": _text(_title(summary, manifest)),
+        "question": _text(manifest.get("question") or ""),
+        "facts": _facts(result, summary, manifest),
+        "table": _table(summary),
+        "claims": _claims(summary.claims),
+        "figures": _figures(result / "figures"),
+        "audit": _audit(summary),
+        "manifest": _text(json.dumps(dict(manifest), indent=1)),
+        "decimation": _text(decimation),
+        "data": json.dumps(data, separators=(",", ":")).replace("</", "<\\/"),
+        "css": (ASSETS / "report.css").read_text(),
+        "js": (ASSETS / "report.js").read_text(),
+        "vendor_css": (ASSETS / "vendor/uplot/uPlot.min.css").read_text(),
+        "vendor_js": (ASSETS / "vendor/uplot/uPlot.iife.min.js").read_text(),
+    }
+    path = result / "report.html"
+    write_text(path, page.substitute(values))
+    return path
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))
+
+
+# ---- tables ----
+
+
+def _facts(result: Path, summary: Summary, manifest: Mapping[str, Any]) -> str:
+    cells = [load_cell(folder) for folder in _folders(result, summary).values()]
+    seeds = sorted({line.seed for line in summary.cells})
+    modules = {
+        f"{m.name} {m.version} (srcversion {m.srcversion})" for c in cells for m in c.modules
+    }
+    verdicts = [line.verdict for line in summary.cells]
+    counts = {v: verdicts.count(v) for v in ("ok", "warn", "veto", "missing") if v in verdicts}
+    facts = {
+        "Kernel": "; ".join(sorted({c.kernel for c in cells if c.kernel})),
+        "Modules": "; ".join(sorted(modules)),
+        "Algorithms": ", ".join(dict.fromkeys(row.label for row in summary.rows)),
+        "Seeds": ", ".join(map(str, seeds)),
+        "Runs": ", ".join(f"{n} {verdict}" for verdict, n in counts.items()),
+        "Length": f"{cells[0].duration_s:g} s of virtual time a run" if cells else "",
+        "Made with": _made_with(manifest),
+    }
+    shown = ((name, value) for name, value in facts.items() if value)
+    return "".join(f"<dt>{_text(n)}</dt><dd>{_text(v)}</dd>" for n, v in shown)
+
+
+def _folders(result: Path, summary: Summary) -> dict[str, Path]:
+    """Folders of the summary's cells that ran; a result folder may hold others, too."""
+    ran = (line.slug for line in summary.cells if line.verdict != "missing")
+    return {slug: result / "cells" / slug for slug in ran}
+
+
+def _made_with(manifest: Mapping[str, Any]) -> str:
+    """The short facts of the manifest's ``provenance``, such as engine and version of QEMU."""
+    provenance = manifest.get("provenance")
+    known = provenance if isinstance(provenance, Mapping) else {}
+    facts = {"airlab": manifest.get("commit") or manifest.get("airlab"), **known}
+    short = (f"{k} {v}" for k, v in facts.items() if isinstance(v, str | int) and v)
+    return "; ".join(text for text in short if len(text) <= _SHORT_FACT)
+
+
+def _title(summary: Summary, manifest: Mapping[str, Any]) -> str:
+    scenario = manifest.get("scenario")
+    title = scenario.get("title") if isinstance(scenario, Mapping) else None
+    return f"{summary.scenario}: {title}" if title else summary.scenario
+
+
+def _html_table(heads: Sequence[str], rows: Iterable[str], numeric: int) -> str:
+    """A table whose columns from ``numeric`` on are numbers."""
+    names = (
+        f'<th scope="col"{_number_class(i, numeric)}>{_text(h)}</th>' for i, h in enumerate(heads)
+    )
+    body = "".join(rows)
+    head = f"<thead><tr>{''.join(names)}</tr></thead>"
+    return f'<div class="scroll"><table>{head}<tbody>{body}</tbody></table></div>'
+
+
+def _number_class(column: int, numeric: int) -> str:
+    return ' class="num"' if column >= numeric else ""
+
+
+def _table(summary: Summary) -> str:
+    rows, last = [], None
+    for row in table_rows(summary):
+        first = row[0] != last
+        shown = (row[0] if first else "", *row[1:])
+        cells = (f"<td{_number_class(i, 2)}>{_text(c)}</td>" for i, c in enumerate(shown))
+        rows.append(f"<tr{' class=point' if first else ''}>{''.join(cells)}</tr>")
+        last = row[0]
+    return _html_table(HEADINGS, rows, 2)
+
+
+_CLAIM_CLASS = {"reproduced": "good", "not reproduced": "bad", "not judged": "open"}
+
+
+def _claims(claims: Sequence[Claim]) -> str:
+    if not claims:
+        return "<p>The scenario states no expectations.</p>"
+    heads = ("verdict", "claim", "judged by", "value [95 % interval]")
+    return _html_table(heads, map(_claim_row, claims), len(heads))
+
+
+def _claim_row(claim: Claim) -> str:
+    numbers = []
+    for point in claim.points:
+        value = "no value" if point.value is None else f"{point.value:.4g}"
+        interval = "" if point.low is None else f" [{point.low:.4g}, {point.high:.4g}]"
+        near = "; a bound is inside the interval" if point.near else ""
+        text = f"{point_name(point.params)}: {value}{interval}, n = {point.n}{near}"
+        numbers.append(_text(text))
+    over = f" over {claim.over}" if claim.over else ""
+    source = f" ({claim.source})" if claim.source else ""
+    return (
+        f'<tr><td class="verdict {_CLAIM_CLASS[claim.verdict]}">{_text(claim.verdict)}</td>'
+        f"<td>{_text(claim.claim + source)}</td>"
+        f"<td>{_text(f'{claim.metric} of {claim.of}{over} {claim.bounds}')}</td>"
+        f"<td>{'<br>'.join([*numbers, _text(claim.reason)])}</td></tr>"
+    )
+
+
+_AUDIT_CLASS = {"ok": "good", "warn": "open", "veto": "bad", "missing": "bad"}
+
+
+def _audit(summary: Summary) -> str:
+    lines = [line for line in summary.cells if line.verdict != "ok"]
+    good = len(summary.cells) - len(lines)
+    intro = (
+        f"<p>{good} of {len(summary.cells)} runs passed every check of the substrate audit "
+        "(rate, round-trip time and buffer before and after, losses of the channel within their "
+        "exact bounds, processor head-room, complete traces).</p>"
+    )
+    heads = ("run", "audit", "what was not as it should be", "capture SHA-256", "trace SHA-256")
+    rows = []
+    for line in summary.cells:
+        reasons = "<br>".join(map(_text, line.reasons)) or "-"
+        hashes = "".join(
+            f"<td><code>{_text((h or '-')[:16])}</code></td>"
+            for h in (line.pcap_sha256, line.trace_sha256)
+        )
+        rows.append(
+            f"<tr><td>{_text(line.slug)}</td>"
+            f'<td class="verdict {_AUDIT_CLASS[line.verdict]}">{line.verdict}</td>'
+            f"<td>{reasons}</td>{hashes}</tr>"
+        )
+    table = _html_table(heads, rows, len(heads))
+    is_open = " open" if lines else ""
+    return f"{intro}<details{is_open}><summary>All runs</summary>{table}</details>"
+
+
+def _figures(folder: Path) -> str:
+    made = []
+    for path in sorted(folder.glob("*.svg"), key=_figure_order):
+        about = _CAPTIONS.get(path.stem, f"{path.stem.replace('-', ' over ')}.".capitalize())
+        source = base64.b64encode(path.read_bytes()).decode()
+        made.append(
+            f'<figure><img alt="{_text(about)}" src="data:image/svg+xml;base64,{source}">'
+            f"<figcaption>{_text(about)}</figcaption></figure>"
+        )
+    return "".join(made) or "<p>No figures were drawn.</p>"
+
+
+def _figure_order(path: Path) -> tuple[int, str]:
+    """Over the campaign first, then over time."""
+    names = list(_CAPTIONS)
+    return names.index(path.stem) if path.stem in names else 0, path.stem
+
+
+# ---- curves ----
+
+
+def _embedded(result: Path, summary: Summary) -> tuple[dict[str, Any], str]:
+    """The data of the interactive part, and what was left out of them, in words."""
+    labels = list(dict.fromkeys(line.label for line in summary.cells))
+    names = list(dict.fromkeys(point_name(line.params) for line in summary.cells))
+    ran = [line for line in summary.cells if line.verdict != "missing"]
+    folders = _folders(result, summary)
+    flows = {slug: len(load_cell(folder).flows) for slug, folder in folders.items()}
+    seeds, points = _budget([line.seed for line in ran for _ in range(flows.get(line.slug, 1))])
+    cells, duration = [], 1.0
+    for line in ran:
+        if line.seed not in seeds:
+            continue
+        cell = load_cell_data(folders[line.slug])
+        duration = max(duration, cell.result.duration_s)
+        cells.append((line.verdict, names.index(point_name(line.params)), cell))
+    data = {
+        "points": names,
+        "labels": labels,
+        "colours": [COLOURS[i % len(COLOURS)] for i in range(len(labels))],
+        "states": STATE_COLOURS,
+        "duration": duration,
+        "cells": [_cell(c, verdict, point, duration, points) for verdict, point, c in cells],
+    }
+    left_out = sorted({line.seed for line in ran} - seeds)
+    text = (
+        f"Curves have at most {points} points: the minimum and maximum of each of {points // 2} "
+        "equal intervals; all data are in the Parquet files beside this page."
+    )
+    if left_out:
+        text += (
+            f" To keep the page small it has no curves of seeds {', '.join(map(str, left_out))}."
+        )
+    return data, text
+
+
+def _budget(seeds_of_flows: Sequence[int]) -> tuple[set[int], int]:
+    """Which seeds get curves, and how many points a curve has (even)."""
+    kept = sorted(set(seeds_of_flows))
+    while True:
+        count = sum(seed in kept for seed in seeds_of_flows) * _CURVES
+        # base64 makes 4 characters of 3 bytes, and a value has 4 bytes.
+        points = int(CURVE_BYTES * 3 / 4 / 4 / max(count, 1))
+        if points >= LEAST_POINTS or len(kept) <= 1:
+            return set(kept), max(min(points, MOST_POINTS) // 2 * 2, 200)
+        kept = kept[:-1]
+
+
+def _cell(cell: CellData, verdict: str, point: int, duration: float, points: int) -> dict[str, Any]:
+    measured = [f.label for f in cell.result.flows if f.role == "measured"]
+
+    def curve(columns: Mapping[str, Array], name: str, scale: Callable[[Array], Array]) -> str:
+        if not columns:
+            return ""
+        values = envelope(columns["t_s"], scale(columns[name]), 0, duration, points // 2)[1]
+        return _base64(values.astype("<f4"))
+
+    flows = []
+    for label in measured:
+        acks = cell.flow("acks", label) or cell.flow("samples", label)
+        name = cell.result.label + (f" {label}" if len(measured) > 1 else "")
+        rate = rebinned(cell.flow("goodput", label), duration, _GOODPUT_BINS)[1]
+        flows.append(
+            {
+                "name": name,
+                "goodput": _base64((rate / 1e6).astype("<f4")),
+                "cwnd": curve(acks, "cwnd_segs", _plain),
+                "ssthresh": curve(acks, "ssthresh_segs", _finite_ssthresh),
+                "srtt": curve(acks, "srtt_us", _to_ms),
+                "ca": _states(cell.flow("states", label), duration),
+            }
+        )
+    for stage in cell.stages()[:1] if flows else []:
+        flows[0]["queue"] = curve(cell.flow("queue", stage), "packets", _plain)
+    marks = [[i.start_us / 1e6, i.end_us / 1e6, i.text or i.kind] for i in cell.intervals]
+    seed = cell.result.seed
+    made = {"label": cell.result.label, "seed": seed, "point": point, "verdict": verdict}
+    return {**made, "intervals": marks, "flows": flows}
+
+
+def _plain(values: Array) -> Array:
+    return values.astype(float)
+
+
+def _to_ms(values: Array) -> Array:
+    return values / 1e3
+
+
+def _finite_ssthresh(values: Array) -> Array:
+    return np.where(values >= NO_SSTHRESH, np.nan, values.astype(float))
+
+
+def _states(states: Mapping[str, Array], duration: float) -> str:
+    """The worst CA state within each of 1000 equal intervals, one byte each."""
+    if not states:
+        return ""
+    numbers = np.array([CA_STATES.index(s) if s in CA_STATES else 0 for s in states["state"]])
+    # The state holds until the next change, also across intervals without one.
+    times = np.concatenate([[0.0], states["t_s"]])
+    numbers = np.concatenate([[0], numbers]).astype(np.uint8)
+    edges = np.linspace(0, duration, _RIBBON_CELLS + 1)
+    at = np.searchsorted(times, edges, side="right") - 1
+    worst = [numbers[max(a, 0) : b + 1].max(initial=0) for a, b in itertools.pairwise(at)]
+    return _base64(np.array(worst, dtype=np.uint8))
+
+
+def _base64(values: Array) -> str:
+    return base64.b64encode(values.tobytes()).decode()

@@ -1,0 +1,151 @@
+"""``airlab verify``: a published figure judged claim by claim, or a cell run again bit by bit."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from airlab import kernels, results
+from airlab.campaign import (
+    EXIT_FAILED,
+    EXIT_OK,
+    Request,
+    find_figure,
+    find_scenario,
+    parse_sets,
+    plan_of,
+    run_campaign,
+    split,
+)
+from airlab.collect import collect
+from airlab.engines import VmEngine, Watch
+from airlab.figure import PaperTable, load_figure
+from airlab.image import ensure_image
+from airlab.model import AirlabError, Cell
+from airlab.plan import cells
+from airlab.scenario import load_scenario, parse_scenario
+
+_HASHES = ("pcap_sha256", "trace_sha256")
+
+
+def judge_figure(
+    name: str,
+    *,
+    sets: Sequence[str],
+    cc: str | None,
+    seeds: int | None,
+    jobs: int,
+    kernel: str | None,
+    out: Path | None,
+) -> int:
+    """Run a figure's scenario and judge its claims; 0 when every one is reproduced."""
+    figure = load_figure(find_figure(name))
+    overrides = {key: _text(value) for key, value in figure.set.items()} | parse_sets(sets)
+    scenario = load_scenario(find_scenario(figure.scenario), overrides)
+    made = cells(scenario, split(cc) or figure.cc, seeds or figure.seeds)
+    target = out or Path("results") / figure.name
+    request = Request(scenario, tuple(made), target, jobs, kernel, page=True, figure=figure)
+    status = run_campaign(request)
+    if (target / "summary.json").is_file() and figure.paper_table:
+        table = beside_paper(results.load_summary(target), figure.paper_table)
+        results.write_text(target / "paper.md", f"# {figure.title}\n\n{table}\n")
+        print(table)
+    return status
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - a TOML value
+    return ",".join(str(v) for v in value) if isinstance(value, list) else str(value)
+
+
+def beside_paper(summary: results.Summary, table: PaperTable) -> str:
+    """Measured gains beside the published ones, as a Markdown table in percent."""
+    lines = [
+        f"Gain over {table.gain_over} in %: measured, mean and 95 % interval, beside "
+        f"the paper's ({table.source}).",
+        "",
+        "| " + " | ".join([table.param.split(".")[-1], *_headings(table)]) + " |",
+        "|" + "---|" * (1 + len(_headings(table))),
+    ]
+    for place, x in enumerate(table.x):
+        cells_text = []
+        for label, published in table.rows.items():
+            cells_text += [_measured(summary, label, table.param, x), _published(table, label, place, published)]
+        lines.append("| " + " | ".join([f"{x:g}", *cells_text]) + " |")
+    if table.note:
+        lines += ["", f"(*) {table.note}"]
+    return "\n".join(lines)
+
+
+def _headings(table: PaperTable) -> list[str]:
+    return [text for label in table.rows for text in (label, f"{label}, paper")]
+
+
+def _measured(summary: results.Summary, label: str, param: str, x: float) -> str:
+    for row in summary.rows:
+        if row.label == label and row.params.get(param) == x and row.gain and row.gain.mean is not None:
+            half = f" ± {row.gain.half * 100:.0f}" if row.gain.half is not None else ""
+            return f"{row.gain.mean * 100:+.0f}{half}"
+    return "-"
+
+
+def _published(table: PaperTable, label: str, place: int, row: Sequence[Any]) -> str:
+    value = row[place]
+    if not isinstance(value, float | int):
+        return "?"
+    mark = " (*)" if table.x[place] in table.damaged.get(label, []) else ""
+    return f"{value * 100:+.4g}{mark}"
+
+
+def repeat_cell(result: Path, *, cell: str | None, jobs: int) -> int:
+    """Run one cell of a result again and compare capture and trace bit by bit.
+
+    Raises:
+        AirlabError: the cell is not there, or the plan, kernel or image is another now.
+    """
+    manifest = results.read_json(result / "manifest.json")
+    planned = [Cell(c["cc"], c["seed"], tuple(c["params"].items())) for c in manifest["cells"]]
+    slug = cell or next((c.slug for c in planned if (result / "cells" / c.slug).is_dir()), "")
+    before = results.load_cell(result / "cells" / slug)
+    scenario = parse_scenario(manifest["scenario"]["as_run"], manifest["scenario"]["source"])
+    plan = plan_of(scenario, slug, planned)
+    engine = VmEngine(ensure_image(kernels.find(manifest["provenance"]["kernel"])))
+    _same_experiment(manifest["provenance"], engine.provenance(), plan.key, before.plan_key)
+    with tempfile.TemporaryDirectory(prefix="airlab-verify-") as scratch:
+        raw = engine.run(plan, Path(scratch), Watch(), slot=jobs - 1)
+        again_folder = Path(scratch) / "cell"
+        again_folder.mkdir()
+        collect(raw.out, plan, again_folder)
+        again = results.load_cell(again_folder)
+    return _compare(slug, before, again)
+
+
+def _same_experiment(old: Mapping[str, Any], new: Mapping[str, Any], key: str, old_key: str) -> None:
+    differs = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    if key != old_key:
+        differs.append("the plan (airlab or the scenario changed)")
+    if differs:
+        raise AirlabError(
+            "this is not the same experiment any more, so equal bits cannot be expected; "
+            f"different now: {', '.join(differs)}. Run it afresh to compare results"
+        )
+
+
+def _compare(slug: str, before: results.CellResult, again: results.CellResult) -> int:
+    old, new = before.hashes.model_dump(), again.hashes.model_dump()
+    verdict: dict[str, Any] = {"cell": slug, "identical": True}
+    for name in _HASHES:
+        if old[name] is None and new[name] is None:
+            continue
+        same = old[name] == new[name]
+        verdict["identical"] = verdict["identical"] and same
+        verdict[name] = {"before": old[name], "again": new[name]}
+        print(f"{name:<14} {'identical' if same else 'DIFFERENT'}  {old[name]}")
+        if not same:
+            print(f"{'':<14}            {new[name]}")
+    print(json.dumps(verdict))
+    return EXIT_OK if verdict["identical"] else EXIT_FAILED
+
+
