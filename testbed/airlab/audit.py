@@ -31,7 +31,10 @@ PHASES = ("before", "after")
 TOLERANCE = 0.01  # of rate and round-trip time (R10)
 RTT_SLACK_US = 100.0  # CPU time of two end hosts and the hops of a path, both ways
 BURST_SEND_US = 20.0  # CPU time to send one frame of a burst: bounds what drains meanwhile
-LOSS_LEVEL = 0.999  # probability that a right channel passes
+# Probability that a right channel passes.  Outside the first a run is worth a look; in a
+# campaign of hundreds that happens to sound channels, too, so only the second is a veto.
+LOSS_LEVEL = 0.999
+LOSS_VETO_LEVEL = 1 - 1e-6
 CPU_WARN, CPU_VETO = 0.10, 0.50  # busy part of the guest's processor during the experiment
 DATA_FRAME_BYTES = 500  # a stage with a larger mean frame carries data, not only ACKs
 
@@ -286,13 +289,14 @@ def _channel_losses(report: dict[str, Any], stage: StagePlan, name: str) -> Chec
     low, high = loss_bounds(lengths, stage.ber, stage.loss, LOSS_LEVEL)
     mean = sum(n * frame_loss(length, stage.ber, stage.loss) for length, n in lengths.items())
     dropped = int(report.get("dropped_good", 0))
+    lowest, highest = loss_bounds(lengths, stage.ber, stage.loss, LOSS_VETO_LEVEL)
     return Check(
         f"channel {name} losses",
         f"{mean:.1f} of {sum(lengths.values())} frames",
         str(dropped),
-        f"{low}..{high} ({LOSS_LEVEL:.1%} Poisson-binomial)",
+        f"{low}..{high} ({LOSS_LEVEL:.1%} Poisson-binomial; veto outside {lowest}..{highest})",
         low <= dropped <= high,
-        "veto",
+        "warn" if lowest <= dropped <= highest else "veto",
     )
 
 
