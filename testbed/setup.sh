@@ -59,4 +59,11 @@ if [ "$(cat "$venv/airtcp.stamp" 2>/dev/null)" != "$wanted" ]; then
 	printf '%s\n' "$wanted" >"$venv/airtcp.stamp"
 fi
 
+if [ ! "$cache/lockstep.so" -nt "$repo/testbed/lockstep/lockstep.c" ]; then
+	cc -O2 -Wall -Wextra -Werror -shared -fPIC -o "$cache/lockstep.so.new" \
+		"$repo/testbed/lockstep/lockstep.c" -ldl -pthread ||
+		die "the C compiler could not build testbed/lockstep"
+	mv "$cache/lockstep.so.new" "$cache/lockstep.so"
+fi
+
 exec "$venv/bin/airlab" setup

@@ -75,7 +75,8 @@
  *     the repair; "cwnd is kept" holds from the moment the loss is repaired.
  *  8. ECN, unknown to the paper: a mark (or a full local queue) is congestion
  *     for certain, so cwnd = ssthresh = min(cwnd, target), in slow start
- *     too and whatever clamp_decrease says.
+ *     too and whatever clamp_decrease says.  The kernel's own walk down gets
+ *     there; a timeout on the way keeps that ssthresh.
  *  9. target lies in [2, snd_cwnd_clamp]; one segment would wait for the
  *     receiver's delayed ACK timer each round trip.
  * 10. RTTmin is the kernel's (a minimum over sysctl tcp_min_rtt_wlen, 300 s),
@@ -374,7 +375,7 @@ static void j_set_state(struct sock *sk, u8 new_state)
 }
 
 /**
- * j_repaired() - end of Recovery or CWR: eq. (5) and (6) take effect
+ * j_repaired() - end of Recovery: eq. (5) and (6) take effect
  * @sk: socket
  *
  * The kernel has just set cwnd to the ssthresh of the repair, unless it found

@@ -12,7 +12,7 @@
  *		holds once the loss is repaired, eq. (5) to (7).  asked is 0
  *		for a timeout in the middle of a repair, which takes over the
  *		target found at its beginning.
- * j:j_repaired	the repair ended and cwnd and ssthresh have been set.
+ * j:j_repaired	the repair of (5) or (6) ended and cwnd and ssthresh have been set.
  */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM j

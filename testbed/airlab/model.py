@@ -79,6 +79,7 @@ class StagePlan:
     channel: str | None
     ber: float
     loss: float
+    drop: tuple[int, ...]
     constant: bool
 
 
@@ -148,13 +149,17 @@ class CellPlan:
         cell = data["cell"]
         made["cell"] = Cell(cell["cc"], cell["seed"], tuple((k, v) for k, v in cell["params"]))
         for name, kind in _RECORDS.items():
-            made[name] = tuple(kind(**row) for row in data[name])
+            made[name] = tuple(kind(**_frozen(row)) for row in data[name])
         for name in ("nodes", "modules", "kernel_args", "notes"):
             made[name] = tuple(data[name])
         return cls(**made)
 
 
 _RECORDS = {"flows": FlowPlan, "stages": StagePlan, "probes": PathProbe, "intervals": Interval}
+
+
+def _frozen(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in row.items()}
 
 
 def _plain(value: Any) -> Any:

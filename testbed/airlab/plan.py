@@ -238,6 +238,7 @@ class _Builder:
             channel=stage.channel,
             ber=stage.ber if stage.gilbert is None else stage.gilbert.good_ber or 0.0,
             loss=stage.loss if stage.gilbert is None else stage.gilbert.good_loss or 0.0,
+            drop=stage.drop,
             constant=all(e.outage is not None and not holds_frames(e) for e in changing),
         )
 

@@ -630,7 +630,12 @@ _KIND_MODULES = {
     "htb": ("sch_htb",),
     "none": (),
 }
-_AQM_MODULES = {"codel": "sch_codel", "fq_codel": "sch_fq_codel", "red": "sch_red", "fq": "sch_fq"}
+_AQM_MODULES = {
+    "codel": ("sch_codel",),
+    "fq_codel": (),  # built into Debian's kernels, whose default it is
+    "red": ("sch_red",),
+    "fq": ("sch_fq",),
+}
 
 
 def kernel_modules(topology: Topology) -> tuple[str, ...]:
@@ -643,8 +648,8 @@ def kernel_modules(topology: Topology) -> tuple[str, ...]:
         names += ["sch_netem"] if needs_delay(stage, topology.scenario) else []
         names += ["cls_bpf"] if stage.channel else []
         if stage.kind == "htb":
-            names.append(_AQM_MODULES[stage.qdisc])
+            names += _AQM_MODULES[stage.qdisc]
     for node in topology.scenario.nodes.values():
         if node.qdisc != "noqueue":
-            names.append(_AQM_MODULES[node.qdisc])
+            names += _AQM_MODULES[node.qdisc]
     return tuple(dict.fromkeys(names))

@@ -11,6 +11,7 @@ host reads from the memory's backing file after power-off.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import re
@@ -18,7 +19,7 @@ import shutil
 import struct
 import subprocess
 import tarfile
-import threading
+import tempfile
 import time
 import zlib
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from airlab import cpio
+from airlab import cpio, paths
 from airlab.engines.base import Availability, EngineError, RawRun, Watch
 from airlab.image import Image
 from airlab.model import CellPlan
@@ -56,7 +57,8 @@ KERNEL_ARGS = (
     "panic=-1",
     "panic_on_warn=1",
     "oops=panic",
-    "quiet",
+    # Warnings must reach the console: they are what panic_on_warn is explained by.
+    "loglevel=5",
     # The local APIC's timer is calibrated against the clock in a busy loop that
     # costs 2.6 s of wall time under emulation; the HPET needs none.
     "noapictimer",
@@ -108,6 +110,7 @@ class VmEngine:
             "engine": self.name,
             "qemu": version,
             "qemu_flags": _machine_flags(),
+            "lockstep": _digest(lockstep_library()),
             "kernel": self.image.kernel.release,
             "kernel_package": self.image.kernel.info()["package"],
             "kernel_args": list(KERNEL_ARGS),
@@ -141,22 +144,24 @@ class VmEngine:
         scratch.mkdir(parents=True, exist_ok=True)
         console = scratch / "console.log"
         console.touch()
-        with _ram_file() as ram, _initrd(self.image.initrd, files) as initrd:
+        with _nameless() as ram, _nameless() as initrd:
+            _fill_initrd(initrd, self.image.initrd, files)
+            backing = f"size={RAM_MB}M,mem-path=/proc/self/fd/{ram.fileno()},share=on"
             command = [
                 *_guardian(slot),
                 QEMU,
                 *_machine_flags(),
-                *("-object", f"memory-backend-file,id=ram,size={RAM_MB}M,mem-path={ram},share=on"),
-                *("-kernel", str(self.image.kernel.vmlinux), "-initrd", str(initrd)),
+                *("-object", f"memory-backend-file,id=ram,{backing}"),
+                *("-kernel", str(self.image.kernel.vmlinux)),
+                *("-initrd", f"/proc/self/fd/{initrd.fileno()}"),
                 *("-append", " ".join([*KERNEL_ARGS, *kernel_args])),
                 *("-serial", f"file:{console}"),
             ]
-            marks = _attend(command, console, watch)
+            marks = _attend(command, (ram.fileno(), initrd.fileno()), console, watch)
             log = console.read_text(errors="replace")
             _refuse_trouble(log)
             out = scratch / "out"
-            with open(ram, "rb") as memory:
-                _unship(memory, out, log)
+            _unship(ram, out, log)
         _refuse_failed_step(out, log)
         return RawRun(
             out=out,
@@ -170,15 +175,16 @@ class VmEngine:
 
     def interactive(self, files: dict[str, bytes], kernel_args: tuple[str, ...]) -> int:
         """A guest on this terminal; returns QEMU's exit status."""
-        with _initrd(self.image.initrd, files) as initrd:
+        with _nameless() as initrd:
+            _fill_initrd(initrd, self.image.initrd, files)
             command = [
                 *(QEMU, "-accel", "tcg,thread=single", "-M", "q35", "-cpu", _CPU),
                 *("-m", f"{RAM_MB}", "-nodefaults", "-no-reboot", "-nographic"),
                 *("-serial", "mon:stdio", "-kernel", str(self.image.kernel.vmlinux)),
-                *("-initrd", str(initrd)),
+                *("-initrd", f"/proc/self/fd/{initrd.fileno()}"),
                 *("-append", " ".join([*KERNEL_ARGS, "airlab.mode=shell", *kernel_args])),
             ]
-            return subprocess.run(command, check=False).returncode
+            return subprocess.run(command, check=False, pass_fds=(initrd.fileno(),)).returncode
 
 
 # A plain model: no RDRAND or RDSEED, through which host randomness would leak in.
@@ -190,11 +196,14 @@ def _machine_flags() -> list[str]:
         *("-accel", "tcg,thread=single"),
         *("-icount", "shift=0,sleep=off"),
         *("-rtc", "base=2026-01-01,clock=vm"),
-        *("-M", "q35,memory-backend=ram"),
+        # Without the built-in devices that no guest here has a driver for.
+        *("-M", "q35,memory-backend=ram,sata=off,smbus=off,usb=off"),
         *("-cpu", _CPU),
         *("-smp", "1"),
         *("-m", f"{RAM_MB}M"),
         *("-nodefaults", "-display", "none", "-no-reboot"),
+        # The lockstep library knows the processor's thread by its name.
+        *("-name", "airlab,debug-threads=on"),
     ]
 
 
@@ -208,52 +217,55 @@ def _guardian(slot: int) -> list[str]:
     cores = sorted(os.sched_getaffinity(0))
     if shutil.which("taskset"):
         words += ["taskset", "-c", str(cores[slot % len(cores)])]
+    if lockstep_library().is_file():
+        words += ["env", f"LD_PRELOAD={lockstep_library()}"]
     return words
 
 
+def lockstep_library() -> Path:
+    """Where ``make setup`` builds testbed/lockstep, which closes a race in QEMU's clock."""
+    return paths.cache() / "lockstep.so"
+
+
 @contextlib.contextmanager
-def _ram_file() -> Iterator[Path]:
-    """A backing file for the guest's memory, in RAM where there is room for it."""
+def _nameless() -> Iterator[BinaryIO]:
+    """A file without a name, in RAM where there is room: it is gone when nobody has it open.
+
+    QEMU gets the descriptor and opens it through /proc, so not even a killed airlab leaves
+    anything behind.
+    """
     shared = Path("/dev/shm")
-    folder = shared if shared.is_dir() and _free(shared) > 2 * (RAM_MB << 20) else _tmp()
-    path = folder / f"airlab-{os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}.ram"
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
+    room = shared.is_dir() and shutil.disk_usage(shared).free > 2 * (RAM_MB << 20)
+    with tempfile.TemporaryFile(dir=shared if room else None) as file:
+        yield file
 
 
-def _free(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
-
-
-def _tmp() -> Path:
-    return Path(os.environ.get("TMPDIR", "/var/tmp"))
-
-
-@contextlib.contextmanager
-def _initrd(base: Path, files: dict[str, bytes]) -> Iterator[Path]:
+def _fill_initrd(out: BinaryIO, base: Path, files: dict[str, bytes]) -> None:
     """The image's archive with a second one behind it that holds the plan's files."""
-    shared = Path("/dev/shm")
-    folder = shared if shared.is_dir() and _free(shared) > (256 << 20) else _tmp()
-    path = folder / f"airlab-{os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}.cpio"
-    try:
-        with open(path, "wb") as out:
-            out.write(base.read_bytes())
-            overlay = io.BytesIO()
-            entries = (cpio.regular(f"lab/{name}", data) for name, data in sorted(files.items()))
-            cpio.write(overlay, entries)
-            out.write(overlay.getvalue())
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
+    out.write(base.read_bytes())
+    overlay = io.BytesIO()
+    cpio.write(overlay, (cpio.regular(f"lab/{name}", data) for name, data in sorted(files.items())))
+    out.write(overlay.getvalue())
+    out.flush()
 
 
-def _attend(command: list[str], console: Path, watch: Watch) -> _Marks:
-    """Start QEMU and watch its console until it ends."""
+def _digest(file: Path) -> str | None:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else None
+
+
+def _attend(command: list[str], fds: tuple[int, ...], console: Path, watch: Watch) -> _Marks:
+    """Start QEMU and watch its console until it ends.
+
+    It gets a process group of its own: a Ctrl-C is for airlab, which then ends the guest.
+    """
     start = time.monotonic()
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=fds,
+        process_group=0,
     )
     reader = _ConsoleReader(console, watch)
     try:
@@ -333,8 +345,9 @@ def _refuse_trouble(log: str) -> None:
     if not found:
         return
     kind = "warning" if found.group().startswith("WARNING") else "panic"
-    line = log[log.rfind("\n", 0, found.start()) + 1 :].splitlines()[0].strip()
-    raise EngineError(kind, f"the guest's kernel complained: {line}", _tail(log))
+    from_there = log[log.rfind("\n", 0, found.start()) + 1 :].replace("\r", "").splitlines()
+    shown = "\n".join(from_there[:_CONSOLE_TAIL])
+    raise EngineError(kind, f"the guest's kernel complained: {from_there[0].strip()}", shown)
 
 
 def _unship(memory: BinaryIO, out: Path, log: str) -> None:
@@ -372,7 +385,20 @@ def _refuse_failed_step(out: Path, log: str) -> None:
         return
     failed = re.findall(r"^AIRLAB-FAIL (.*)$", log.replace("\r", ""), re.MULTILINE)
     why = failed[0] if failed else f"status {status}"
-    raise EngineError("step", f"a step in the guest failed: {why}", _tail(log))
+    said = "".join(f"; {line}" for line in _last_words(out / "proc"))
+    raise EngineError("step", f"a step in the guest failed: {why}{said}", _tail(log))
+
+
+def _last_words(folder: Path) -> list[str]:
+    """The last error line of each program of the schedule that failed."""
+    made = []
+    for status in sorted(folder.glob("*.rc")):
+        errors = status.with_suffix(".err")
+        lines = errors.read_text(errors="replace").split("\n") if errors.is_file() else []
+        said = [line for line in lines if line.strip()]
+        if status.read_text().strip() not in ("0", "term", "kill") and said:
+            made.append(f"{status.stem}: {said[-1]}")
+    return made
 
 
 def _virtual_seconds(log: str) -> float:

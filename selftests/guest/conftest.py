@@ -1,0 +1,36 @@
+"""Fixtures of the guest tests: one image and one engine a session.
+
+Parallel runs (``-n 2`` of pytest-xdist) put each worker's guests on a processor of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "testbed")]
+
+from airlab import kernels  # noqa: E402
+from airlab.engines.vm import VmEngine  # noqa: E402
+from airlab.image import Image, ensure_image  # noqa: E402
+from guestlab import Lab  # noqa: E402
+
+
+def _worker() -> str:
+    return os.environ.get("PYTEST_XDIST_WORKER", "")
+
+
+@pytest.fixture(scope="session")
+def image() -> Image:
+    return ensure_image(kernels.find(None))
+
+
+@pytest.fixture(scope="session")
+def lab(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if _worker() else base
+    return Lab(VmEngine(image), shared, int(_worker().removeprefix("gw") or 0))
