@@ -27,10 +27,10 @@ check: setup ## all tests, as CI runs them
 	@$(PYTHON) -m ruff check -q testbed selftests
 	@$(PYTHON) -m ruff format -q --check testbed selftests
 	@$(PYTHON) -m mypy testbed/airlab
-	@$(PYTHON) -m pytest -q
+	@$(PYTHON) -m pytest -q -n $(JOBS)
 
 check-quick: setup ## the tests that need no guest
-	@$(PYTHON) -m pytest -q -m 'not guest'
+	@$(PYTHON) -m pytest -q -n $(JOBS) -m 'not guest'
 
 figures: setup ## every figure of the papers again (hours)
 	@for f in testbed/figures/*.toml; do \

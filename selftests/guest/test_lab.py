@@ -142,11 +142,6 @@ def warner(image: Image, tmp_path_factory: pytest.TempPathFactory) -> bytes:
         root.chroot(["rm", "-r", f"/build/{name}"], what="clearing warner")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="'quiet' keeps the WARNING off the console, so that only the panic after it is seen",
-)
 def test_a_kernel_warning_is_reported_with_its_text(lab: Lab, warner: bytes) -> None:
     def edit(files: Files) -> None:
         files["warner.ko"] = warner

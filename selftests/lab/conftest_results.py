@@ -52,8 +52,8 @@ def make_plan(
     flow = FlowPlan("f1", cc, "s", "d", "10.0.2.1", PORT, 4, 0, end_us)
     places = ("wA", "wA1", "10:")
     base = StagePlan(
-        "air:fwd", "air", "r", "d", *places, RATE_BPS, BUFFER, None, "netem", "wB", "wB1",
-        RTT_US // 2, "airf", ber, 0.0, True,
+        "air:fwd", "air", "r", "d", *places, RATE_BPS, BUFFER, None, "droptail", "wB", "wB1",
+        RTT_US // 2, "airf", ber, 0.0, (), True,
     )  # fmt: skip
     back = replace(
         base, name="air:rev", src="d", dst="r", rate_ns="wB", rate_dev="wB0", rate_handle="20:",

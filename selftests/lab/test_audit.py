@@ -165,3 +165,27 @@ def test_real_counters_are_read() -> None:
     row = raw.qdisc(1, "r1", "r1b", "10:")
     assert row is not None
     assert row["kind"] == "netem"
+
+
+def _altered(changes: dict[str, object]) -> CellPlan:
+    plan = PLAN
+    forward, back = plan.stages
+    return replace(plan, stages=(replace(forward, **changes), back))
+
+
+@pytest.mark.parametrize(("dropped", "ok"), [(2, True), (1, False), (3, False)])
+def test_a_drop_list_must_be_obeyed_exactly(raw: Path, dropped: int, ok: bool) -> None:
+    """Of frames 0, 5 and 10**9 the last never comes, so two must be gone."""
+    _put("chan.airf.json", dropped_good=dropped)(raw)
+    plan = _altered({"drop": (0, 5, 10**9), "ber": 0.0})
+    checks = {c.name: c for c in audit.audit(Raw(raw), plan, None)}
+    assert checks["channel airf losses"].ok is ok
+
+
+def test_a_token_bucket_may_be_one_frame_early(raw: Path) -> None:
+    def widest(plan: CellPlan) -> str:
+        checks = audit.audit(Raw(raw), plan, None)
+        return next(c.tolerance for c in checks if c.name == "before rate s-d")
+
+    assert widest(PLAN) == "-1.0% +1.0%"
+    assert widest(_altered({"qdisc": "codel"})) > "-1.0% +1.0%"

@@ -81,7 +81,7 @@ def test_without_over_it_is_the_mean() -> None:
         (lambda c: c.clear(), "no cell of 'j'"),
     ],
 )
-def test_what_is_missing_is_not_judged(change: Any, reason: str) -> None:  # noqa: ANN401
+def test_what_is_missing_is_not_judged(change: Any, reason: str) -> None:
     results = cells((2.0, 2.0, 2.0))
     change(results)
     (claim,) = evaluate([expect()], results)

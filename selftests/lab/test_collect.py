@@ -65,7 +65,7 @@ def test_cell_json_is_valid_and_complete(made: tuple[Path, Path, dict[str, Any]]
     assert cell.metric("f9:bytes") is None
 
 
-def _note(table: Any, column: str, key: str) -> str:  # noqa: ANN401
+def _note(table: Any, column: str, key: str) -> str:
     return str((table.schema.field(column).metadata or {})[key.encode()].decode())
 
 

@@ -148,7 +148,7 @@ def test_cells_without_trace_can_be_drawn(tmp_path: Path) -> None:
     assert not cell["flows"][0]["ca"]
 
 
-def embedded(page: str) -> Any:  # noqa: ANN401
+def embedded(page: str) -> Any:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert found
     return json.loads(found[1])

@@ -26,7 +26,7 @@ def test_a_chain_is_drawn_with_its_numbers_and_commands():
     middle = next(i for i, row in enumerate(rows) if "│ cn │" in row)
     assert len({len(row) for row in rows[middle - 1 : middle + 2]}) == 1
     assert "air 5 Mbit/s" in text
-    assert "25 ms, 30pkt, BER 1e-06" in text
+    assert "30 ms, 30pkt, BER 1e-06" in text
     assert "qdisc add dev wire root handle 10: netem rate 5000000bit limit 30" in text
     assert "airflow send --to 10.2.0.2" in text
 

@@ -221,9 +221,7 @@ def _rtt(report: dict[str, Any] | None, phase: str, probe: PathProbe) -> Check:
     )
 
 
-def _rate(
-    report: dict[str, Any] | None, phase: str, probe: PathProbe, plan: CellPlan
-) -> Check:
+def _rate(report: dict[str, Any] | None, phase: str, probe: PathProbe, plan: CellPlan) -> Check:
     """Layer-2 rate of a stream that keeps the bottleneck busy, first frame to last.
 
     A token bucket lets one frame through at once, so its stream may be one frame early.

@@ -17,6 +17,7 @@ from airlab.figure import Figure, load_figure
 from airlab.image import ensure_image
 from airlab.model import AirlabError, Cell, CellPlan
 from airlab.plan import build_plan, cells
+from airlab.results import Summary
 from airlab.runner import Campaign, Outcome
 from airlab.scenario import Scenario, load_scenario
 from airlab.show import render
@@ -197,11 +198,31 @@ def finish_result(result: Path, *, page: bool, manifest: Mapping[str, Any] | Non
     if page:
         from airlab import plots, report
 
-        drawn = plots.draw_all(result, summary)
+        drawn = plots.draw_all(result, summary, paper=_paper_values(known, summary))
         target = report.write_report(result, summary, known)
         print(f"plots: {drawn[0].parent}/  page: {target}")
     failed = any(claim.verdict != "reproduced" for claim in summary.claims)
     return EXIT_FAILED if vetoed or failed else EXIT_OK
+
+
+def _paper_values(known: Mapping[str, Any], summary: Summary) -> dict[str, dict[float, float]]:
+    """The paper's gains, applied to what the baseline measured here, for the plot."""
+    table = load_figure(find_figure(known["figure"])).paper_table if known["figure"] else None
+    if table is None or table.gain_over is None:
+        return {}
+    base = {
+        row.params.get(table.param): row.goodput_bps.mean
+        for row in summary.rows
+        if row.label == table.gain_over
+    }
+    made: dict[str, dict[float, float]] = {}
+    for label, gains in table.rows.items():
+        for x, gain in zip(table.x, gains, strict=True):
+            mean = base.get(x)
+            usable = isinstance(gain, int | float) and x not in table.damaged.get(label, [])
+            if usable and mean is not None:
+                made.setdefault(label, {})[x] = mean * (1 + float(gain))
+    return made
 
 
 def _manifest(request: Request, provenance: Mapping[str, Any]) -> dict[str, Any]:

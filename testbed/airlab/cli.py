@@ -68,7 +68,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub = commands.add_parser("run", help="run a scenario: every algorithm, point and seed")
     sub.add_argument("scenario", metavar="SCENARIO", help="a name from `airlab list`, or a file")

@@ -70,9 +70,13 @@ def _qemu() -> Finding:
 
 def _pinning() -> Finding:
     ok = shutil.which("taskset") is not None and shutil.which("setpriv") is not None
-    text = "guests are pinned and die with airlab" if ok else (
-        "taskset or setpriv (util-linux) is missing: runs take about 1.4 times as long, and a "
-        "killed airlab leaves its guests running"
+    text = (
+        "guests are pinned and die with airlab"
+        if ok
+        else (
+            "taskset or setpriv (util-linux) is missing: runs take about 1.4 times as long, and a "
+            "killed airlab leaves its guests running"
+        )
     )
     return Finding(ok, "taskset, setpriv", text, needed=False)
 
@@ -111,7 +115,9 @@ def _root() -> Finding:
         return Finding(True, "root", "we are root; only building needs it", needed=False)
     if shutil.which("sudo"):
         return Finding(True, "root", "by sudo, for building; running needs none", needed=False)
-    return Finding(False, "root", "neither root nor sudo: what is built works, building does not", needed=False)
+    return Finding(
+        False, "root", "neither root nor sudo: what is built works, building does not", needed=False
+    )
 
 
 def _kvm() -> Finding:

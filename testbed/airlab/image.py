@@ -54,22 +54,31 @@ def ensure_image(kernel: LabKernel, *, extra: bool = False) -> Image:
     tools = build_tools()
     root = ensure_root(GUEST_SUITE)
     stamp_source = (paths.roots() / f"{GUEST_SUITE}.json").read_text()
-    recipe = tree_digest(built, tools, kernel.modules, Path(__file__).parent / "assets" / "guest")
+    recipe = tree_digest(built, tools, kernel.modules)
     digest = _short_digest(recipe + stamp_source + Path(__file__).read_text() + str(extra))
     name = f"{kernel.release}{'-extra' if extra else ''}-{digest}.cpio"
-    image = Image(kernel, paths.images() / name, digest)
-    if image.initrd.is_file():
-        return image
+    initrd = paths.images() / name
+    if initrd.is_file():
+        return _image(kernel, initrd)
     paths.images().mkdir(parents=True, exist_ok=True)
     programs = [*PROGRAMS, *(EXTRA_PROGRAMS if extra else ())]
     entries = [*_skeleton(), *_programs(root, programs), *_applets(root)]
     entries += [*_tools(tools), *_kernel_modules(kernel, built)]
     buffer = io.BytesIO()
     cpio.write(buffer, entries)
-    partial = image.initrd.with_suffix(".partial")
+    for old in paths.images().glob(
+        f"{kernel.release}{'-extra' if extra else ''}-????????????????.cpio"
+    ):
+        old.unlink()
+    partial = initrd.with_suffix(".partial")
     partial.write_bytes(buffer.getvalue())
-    partial.rename(image.initrd)
-    return image
+    partial.rename(initrd)
+    return _image(kernel, initrd)
+
+
+def _image(kernel: LabKernel, initrd: Path) -> Image:
+    """Names the image by its content: equal archives are the same experiment."""
+    return Image(kernel, initrd, hashlib.sha256(initrd.read_bytes()).hexdigest()[:16])
 
 
 def build_tools() -> Path:
@@ -102,7 +111,12 @@ def _short_digest(text: str) -> str:
 def _skeleton() -> Iterator[cpio.Entry]:
     for name in ("dev", "proc", "sys", "tmp", "run", "out", "etc", "lab", "root"):
         yield cpio.folder(name)
-    for name, target in (("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")):
+    for name, target in (
+        ("bin", "usr/bin"),
+        ("sbin", "usr/sbin"),
+        ("lib", "usr/lib"),
+        ("lib64", "usr/lib64"),
+    ):
         yield cpio.link(name, target)
     yield cpio.regular("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n")
     yield cpio.regular("etc/group", b"root:x:0:\ntcpdump:x:100:\n")

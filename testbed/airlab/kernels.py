@@ -169,7 +169,7 @@ def _download(release: str, suite: str, scratch: Path) -> Path:
     apt = ["apt-get", "-qq", *(f"-o{key}={value}" for key, value in options.items())]
     remedy = "check that this machine's apt can reach its mirror, then run `make setup` again"
     run([*apt, "update"], what=f"reading the {suite} package lists", remedy=remedy)
-    command = ["sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", scratch, *apt]
+    command = ["sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", str(scratch), *apt]
     run([*command, "download", f"linux-image-{release}"], what=f"fetching {release}", remedy=remedy)
     return next(scratch.glob("linux-image-*.deb"))
 
@@ -189,7 +189,11 @@ def _unpack_image(tree: Path, release: str, target: Path) -> None:
 
 
 def _decompress(magic: bytes, data: bytes) -> bytes:
-    programs = {_MAGICS[0]: ["zstd", "-dcq"], _MAGICS[1]: ["xz", "-dcq"], _MAGICS[2]: ["gzip", "-dcq"]}
+    programs = {
+        _MAGICS[0]: ["zstd", "-dcq"],
+        _MAGICS[1]: ["xz", "-dcq"],
+        _MAGICS[2]: ["gzip", "-dcq"],
+    }
     # The compressed stream is followed by other data: what these programs say of
     # the rest, and their exit status, mean nothing here.
     return subprocess.run(programs[magic], input=data, capture_output=True, check=False).stdout
@@ -197,7 +201,11 @@ def _decompress(magic: bytes, data: bytes) -> bytes:
 
 def _unpack_modules(tree: Path, release: str, target: Path) -> None:
     """Keep the modules the guest needs, and what those need, uncompressed."""
-    source = next(p for p in (tree / "usr/lib/modules" / release, tree / "lib/modules" / release) if p.is_dir())
+    source = next(
+        p
+        for p in (tree / "usr/lib/modules" / release, tree / "lib/modules" / release)
+        if p.is_dir()
+    )
     files = {_module_name(p): p for p in source.rglob("*.ko*")}
     target.mkdir()
     waiting = [name for name in GUEST_MODULES if name in files]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,12 +62,18 @@ def ensure_root(suite: str = GUEST_SUITE) -> LabRoot:
     wanted = package_names(suite)
     stamp = paths.roots() / f"{suite}.json"
     recipe = hashlib.sha256("\n".join(wanted).encode()).hexdigest()
-    if root.path.is_dir() and stamp.is_file():
-        if json.loads(stamp.read_text())["recipe"] == recipe:
-            return root
+    made = root.path.is_dir() and stamp.is_file()
+    if made and json.loads(stamp.read_text())["recipe"] == recipe:
+        return root
     _make_root(root, wanted)
     listing = run(
-        ["dpkg-query", f"--admindir={root.path}/var/lib/dpkg", "-W", "-f", "${Package} ${Version}\n"],
+        [
+            "dpkg-query",
+            f"--admindir={root.path}/var/lib/dpkg",
+            "-W",
+            "-f",
+            "${Package} ${Version}\n",
+        ],
         what=f"listing the packages of the {suite} root",
     )
     stamp.write_text(json.dumps({"recipe": recipe, "packages": listing.splitlines()}, indent=1))
@@ -123,8 +128,3 @@ def tree_digest(*folders: Path) -> str:
             digest.update(str(file.relative_to(folder)).encode() + b"\0")
             digest.update(file.read_bytes() + b"\0")
     return digest.hexdigest()
-
-
-def have(program: str) -> bool:
-    """Whether a program is on the host's PATH."""
-    return shutil.which(program) is not None

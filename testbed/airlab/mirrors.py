@@ -46,7 +46,13 @@ def find_mirrors() -> Mirrors:
     security = os.environ.get("AIRTCP_SECURITY_MIRROR", "")
     if not (main and security):
         listing = run(
-            ["apt-get", "indextargets", "--format", "$(REPO_URI)|$(CODENAME)", "Created-By: Packages"],
+            [
+                "apt-get",
+                "indextargets",
+                "--format",
+                "$(REPO_URI)|$(CODENAME)",
+                "Created-By: Packages",
+            ],
             what="reading apt's sources",
         )
         for line in listing.splitlines():

@@ -162,7 +162,7 @@ def _frozen(row: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(v) if isinstance(v, list) else v for key, v in row.items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:  # noqa: ANN401 - any field of a record
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple | list):

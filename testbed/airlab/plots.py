@@ -169,7 +169,8 @@ def goodput_over_parameter(
     Args:
         summary: the campaign.
         key: the parameter on the x axis; logarithmic when it spans a factor of 3 or more.
-        paper: published goodput in bit/s by label and parameter value, drawn hollow.
+        paper: goodput in bit/s by label and parameter value that the published gains would mean
+            on the measured baseline, drawn hollow.
         fixed: values of the other parameters.
 
     Raises:
@@ -186,7 +187,7 @@ def goodput_over_parameter(
             _band(axes, [r for r in rows if r.label == label], key, looks[label])
             points = (paper or {}).get(label, {})
             if points:
-                _paper_points(axes, points, looks[label], f"{label} (published)")
+                _paper_points(axes, points, looks[label], f"{label} (paper's gain)")
         xs = [_x(r, key) for r in rows]
         if min(xs) > 0 and max(xs) / min(xs) >= 3:
             axes.set_xscale("log")

@@ -13,11 +13,10 @@ import queue
 import shutil
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from airlab.collect import collect
 from airlab.engines import Engine, EngineError, RawRun, Watch
@@ -197,5 +196,5 @@ class Campaign:
         return self._out / "cells" / plan.cell.slug
 
     @staticmethod
-    def _write(path: Path, data: Any) -> None:
+    def _write(path: Path, data: Mapping[str, object]) -> None:
         path.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")

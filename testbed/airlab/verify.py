@@ -72,7 +72,10 @@ def beside_paper(summary: results.Summary, table: PaperTable) -> str:
     for place, x in enumerate(table.x):
         cells_text = []
         for label, published in table.rows.items():
-            cells_text += [_measured(summary, label, table.param, x), _published(table, label, place, published)]
+            cells_text += [
+                _measured(summary, label, table.param, x),
+                _published(table, label, place, published),
+            ]
         lines.append("| " + " | ".join([f"{x:g}", *cells_text]) + " |")
     if table.note:
         lines += ["", f"(*) {table.note}"]
@@ -85,7 +88,12 @@ def _headings(table: PaperTable) -> list[str]:
 
 def _measured(summary: results.Summary, label: str, param: str, x: float) -> str:
     for row in summary.rows:
-        if row.label == label and row.params.get(param) == x and row.gain and row.gain.mean is not None:
+        if (
+            row.label == label
+            and row.params.get(param) == x
+            and row.gain
+            and row.gain.mean is not None
+        ):
             half = f" ± {row.gain.half * 100:.0f}" if row.gain.half is not None else ""
             return f"{row.gain.mean * 100:+.0f}{half}"
     return "-"
@@ -122,7 +130,9 @@ def repeat_cell(result: Path, *, cell: str | None, jobs: int) -> int:
     return _compare(slug, before, again)
 
 
-def _same_experiment(old: Mapping[str, Any], new: Mapping[str, Any], key: str, old_key: str) -> None:
+def _same_experiment(
+    old: Mapping[str, Any], new: Mapping[str, Any], key: str, old_key: str
+) -> None:
     differs = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     if key != old_key:
         differs.append("the plan (airlab or the scenario changed)")
@@ -147,5 +157,3 @@ def _compare(slug: str, before: results.CellResult, again: results.CellResult) -
             print(f"{'':<14}            {new[name]}")
     print(json.dumps(verdict))
     return EXIT_OK if verdict["identical"] else EXIT_FAILED
-
-

@@ -44,8 +44,9 @@ HANG_WALL_S = 240.0
 """Wall seconds without a word from the guest after which it counts as hung."""
 
 _TROUBLE = re.compile(
-    r"Kernel panic|BUG:|Oops:|WARNING: (?!CPU features)|rcu: INFO: rcu_\w+ (?:self-)?detected stall|"
-    r"general protection fault|Unable to handle|soft lockup|hung_task"
+    r"Kernel panic|BUG:|Oops:|WARNING: (?!CPU features)|"
+    r"rcu: INFO: rcu_\w+ (?:self-)?detected stall|general protection fault|"
+    r"Unable to handle|soft lockup|hung_task"
 )
 _CONSOLE_TAIL = 60
 
@@ -319,7 +320,7 @@ class _ConsoleReader:
             with contextlib.suppress(ValueError):
                 self._watch.progress(float(line[3:]))
         elif line.startswith("AIRLAB-"):
-            self._seen.setdefault(line.split()[0], time.monotonic())
+            self._seen.setdefault(line.split(maxsplit=1)[0], time.monotonic())
 
     def marks(self, start: float) -> _Marks:
         """The stages' instants; a stage that never came is taken at the end."""
