@@ -97,8 +97,6 @@ def build_tools() -> Path:
     target.mkdir(parents=True)
     for name in _TOOLS:
         shutil.copy(folder / "out" / name, target / name)
-    for file in (folder / "out").glob("*.bpf.o"):
-        shutil.copy(file, target / file.name)
     shutil.copy(paths.GUEST_SOURCE / "init", target / "init")
     stamp.write_text(digest)
     return target
@@ -147,8 +145,6 @@ def _applets(root: LabRoot) -> Iterator[cpio.Entry]:
 def _tools(folder: Path) -> Iterator[cpio.Entry]:
     for name in _TOOLS:
         yield cpio.regular(f"usr/bin/{name}", (folder / name).read_bytes(), 0o755)
-    for file in sorted(folder.glob("*.bpf.o")):
-        yield cpio.regular(f"usr/lib/airlab/{file.name}", file.read_bytes())
     yield cpio.regular("init", (folder / "init").read_bytes(), 0o755)
 
 
