@@ -184,7 +184,7 @@ def test_a_hanging_guest_is_given_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) 
     assert failed.value.kind == "hang"
     assert "AIRLAB-START" in failed.value.console
     assert _qemus_of(os.getpid()) == []
-    assert _memory_of(os.getpid()) == []
+    assert _named_memory() == []
 
 
 def test_a_guest_that_ends_without_results_is_reported(lab: Lab) -> None:
@@ -220,21 +220,34 @@ CAMPAIGN = path("campaign", "12s", link=CHANCE, rest=FLOW + EVENTS)
 
 
 def _qemus_of(pid: int) -> list[int]:
-    """Running QEMUs that were started by a process: its number is in the memory file's name."""
+    """Running QEMUs that are children of a process."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes()
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if b"qemu-system" in words and f"/airlab-{pid}-".encode() in words and state != "Z":
+        if b"qemu-system" in words.split(b"\0")[0] and int(fields[1]) == pid and fields[0] != "Z":
             found.append(int(folder.name))
     return found
 
 
-def _memory_of(pid: int) -> list[str]:
-    return [p.name for p in Path("/dev/shm").glob(f"airlab-{pid}-*")]
+def _alive(pids: list[int]) -> list[int]:
+    """Those of some QEMUs that still run (their numbers may belong to others by now)."""
+    found = []
+    for pid in pids:
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"qemu-system" in words:
+            found.append(pid)
+    return found
+
+
+def _named_memory() -> list[str]:
+    return [p.name for p in Path("/dev/shm").iterdir() if "airlab" in p.name]
 
 
 def _until(true: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> None:
@@ -301,15 +314,15 @@ def campaign(tmp_path_factory: pytest.TempPathFactory, image: Image) -> Campaign
     return Campaign(tmp_path_factory.mktemp("campaign"))
 
 
-def _first(campaign: Campaign) -> tuple[int, str, str]:
+def _first(campaign: Campaign) -> tuple[list[int], str, str]:
     """Run until the first cell is finished and the second is under way, then press Ctrl-C."""
     process = campaign.start("--cc", "j", "--seeds", "2")
     _until(lambda: campaign.running("j_s2"), process)
-    assert len(_qemus_of(process.pid)) == 1, "the test looks for QEMU in the wrong way"
-    assert _memory_of(process.pid)
+    qemus = _qemus_of(process.pid)
+    assert len(qemus) == 1, "the test looks for QEMU in the wrong way"
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=GUARD_S)
-    return process.pid, f"{out}\n{err}", str(process.returncode)
+    return qemus, f"{out}\n{err}", str(process.returncode)
 
 
 def test_the_life_of_a_campaign(campaign: Campaign) -> None:
@@ -317,11 +330,11 @@ def test_the_life_of_a_campaign(campaign: Campaign) -> None:
 
     One test, since each step needs the folder that the former left.
     """
-    pid, said, status = _first(campaign)
+    qemus, said, status = _first(campaign)
     assert status == "130", said
     assert "FAILED" not in said, said
-    assert _qemus_of(pid) == [], "Ctrl-C left QEMU behind"
-    assert _memory_of(pid) == [], "Ctrl-C left the guest's memory behind"
+    assert _alive(qemus) == [], "Ctrl-C left QEMU behind"
+    assert _named_memory() == [], "the guest's memory has a name that can be left behind"
     assert campaign.cells() == ["j_s1"]
     assert campaign.complete("j_s1")
     assert not (campaign.out / "failed").exists()
@@ -344,11 +357,9 @@ def _killed(campaign: Campaign) -> None:
     assert len(qemu) == 1
     process.kill()
     process.communicate()
-    _until(lambda: not _qemus_of(process.pid))
+    _until(lambda: not _alive(qemu))
     assert campaign.cells() == ["j_s1"]
-    for name in _memory_of(process.pid):
-        # Nobody is left who could do it.
-        (Path("/dev/shm") / name).unlink()
+    assert _named_memory() == []
 
 
 def _resumed_with_a_failure(campaign: Campaign) -> None:

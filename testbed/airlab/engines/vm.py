@@ -346,9 +346,12 @@ def _refuse_trouble(log: str) -> None:
     if not found:
         return
     kind = "warning" if found.group().startswith("WARNING") else "panic"
-    from_there = log[log.rfind("\n", 0, found.start()) + 1 :].replace("\r", "").splitlines()
-    shown = "\n".join(from_there[:_CONSOLE_TAIL])
-    raise EngineError(kind, f"the guest's kernel complained: {from_there[0].strip()}", shown)
+    line = log[log.rfind("\n", 0, found.start()) + 1 :].splitlines()[0].strip()
+    # A WARN() says its piece between this mark and the line that we found.
+    cut = log.rfind("[ cut here ]", 0, found.start())
+    start = log.rfind("\n", 0, cut if cut >= 0 else found.start()) + 1
+    shown = "\n".join(log[start:].replace("\r", "").splitlines()[:_CONSOLE_TAIL])
+    raise EngineError(kind, f"the guest's kernel complained: {line}", shown)
 
 
 def _unship(memory: BinaryIO, out: Path, log: str) -> None:
