@@ -30,6 +30,30 @@ _CONSOLE_LINES = 30
 
 
 @dataclass(frozen=True)
+class Options:
+    """What the command line says about a campaign beside its scenario or figure."""
+
+    sets: Sequence[str] = ()
+    cc: str | None = None
+    seeds: int | None = None
+    jobs: int = 2
+    kernel: str | None = None
+    out: Path | None = None
+    trace: bool = True
+    keep_pcap: bool = False
+    page: bool = True
+
+    def overrides(self) -> dict[str, str]:
+        """All overrides of scenario keys."""
+        made = parse_sets(self.sets)
+        if not self.trace:
+            made |= {"trace.acks": "false", "trace.queue": "false", "trace.modules": "false"}
+        if self.keep_pcap:
+            made["trace.keep_pcap"] = "true"
+        return made
+
+
+@dataclass(frozen=True)
 class Request:
     """What a person asked for."""
 
@@ -42,30 +66,32 @@ class Request:
     figure: Figure | None = field(default=None)
 
     @classmethod
-    def from_options(
+    def of_scenario(cls, name: str, options: Options) -> Request:
+        """Load a scenario with all overrides and expand its cells."""
+        scenario = load_scenario(find_scenario(name), options.overrides())
+        made = cells(scenario, split(options.cc), options.seeds)
+        return cls._made(scenario, made, options, scenario.name)
+
+    @classmethod
+    def of_figure(cls, name: str, options: Options) -> Request:
+        """Load a figure and its scenario; the command line overrides the figure."""
+        figure = load_figure(find_figure(name))
+        overrides = figure.overrides() | options.overrides()
+        scenario = load_scenario(find_scenario(figure.scenario), overrides)
+        made = cells(scenario, split(options.cc) or figure.cc, options.seeds or figure.seeds)
+        return cls._made(scenario, made, options, figure.name, figure)
+
+    @classmethod
+    def _made(
         cls,
+        scenario: Scenario,
+        made: Sequence[Cell],
+        options: Options,
         name: str,
-        *,
-        sets: Sequence[str],
-        cc: str | None,
-        seeds: int | None,
-        jobs: int,
-        kernel: str | None,
-        out: Path | None,
-        trace: bool = True,
-        keep_pcap: bool = False,
-        page: bool = True,
+        figure: Figure | None = None,
     ) -> Request:
-        """Load the scenario with all overrides and expand its cells."""
-        overrides = parse_sets(sets)
-        if not trace:
-            overrides |= {"trace.acks": "false", "trace.queue": "false", "trace.modules": "false"}
-        if keep_pcap:
-            overrides["trace.keep_pcap"] = "true"
-        scenario = load_scenario(find_scenario(name), overrides)
-        made = cells(scenario, split(cc), seeds)
-        target = out or Path("results") / scenario.name
-        return cls(scenario, tuple(made), target, jobs, kernel, page)
+        out = options.out or Path("results") / name
+        return cls(scenario, tuple(made), out, options.jobs, options.kernel, options.page, figure)
 
 
 def parse_sets(sets: Sequence[str]) -> dict[str, str]:

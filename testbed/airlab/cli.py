@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from airlab import __version__, paths
 from airlab.model import AirlabError
+
+if TYPE_CHECKING:
+    from airlab.campaign import Options
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -36,6 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     set-up.  130: interrupted.
     """
     args = _parser().parse_args(argv)
+    # Shells start background jobs with SIGINT ignored, and then Ctrl-C's twin, a plain kill -INT or
+    # -TERM, would leave the campaign running.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     handler: Callable[[argparse.Namespace], int] = args.handler
     try:
         return handler(args)
@@ -161,22 +170,26 @@ def _count(text: str) -> int:
     return value
 
 
-def _run(args: argparse.Namespace) -> int:
-    from airlab.campaign import Request, run_campaign
+def _options(args: argparse.Namespace) -> Options:
+    from airlab.campaign import Options
 
-    request = Request.from_options(
-        args.scenario,
+    return Options(
         sets=args.set,
         cc=args.cc,
         seeds=args.seeds,
         jobs=args.jobs,
         kernel=args.kernel,
         out=args.out,
-        trace=not args.no_trace,
-        keep_pcap=args.keep_pcap,
-        page=not args.no_page,
+        trace=not getattr(args, "no_trace", False),
+        keep_pcap=getattr(args, "keep_pcap", False),
+        page=not getattr(args, "no_page", False),
     )
-    return run_campaign(request)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from airlab.campaign import Request, run_campaign
+
+    return run_campaign(Request.of_scenario(args.scenario, _options(args)))
 
 
 def _list(_args: argparse.Namespace) -> int:
@@ -199,15 +212,7 @@ def _verify(args: argparse.Namespace) -> int:
     folder = Path(args.what)
     if (folder / "manifest.json").is_file():
         return verify.repeat_cell(folder, cell=args.cell, jobs=args.jobs)
-    return verify.judge_figure(
-        args.what,
-        sets=args.set,
-        cc=args.cc,
-        seeds=args.seeds,
-        jobs=args.jobs,
-        kernel=args.kernel,
-        out=args.out,
-    )
+    return verify.judge_figure(args.what, _options(args))
 
 
 def _report(args: argparse.Namespace) -> int:

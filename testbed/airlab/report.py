@@ -97,7 +97,11 @@ def _facts(result: Path, summary: Summary, manifest: Mapping[str, Any]) -> str:
     cells = [load_cell(folder) for folder in _folders(result, summary).values()]
     seeds = sorted({line.seed for line in summary.cells})
     modules = {
-        f"{m.name} {m.version} (srcversion {m.srcversion})" for c in cells for m in c.modules
+        # The kernel's own modules have no version; the kernel's release stands for them.
+        f"{m.name} {m.version} (srcversion {m.srcversion})"
+        for c in cells
+        for m in c.modules
+        if m.version != "-"
     }
     verdicts = [line.verdict for line in summary.cells]
     counts = {v: verdicts.count(v) for v in ("ok", "warn", "veto", "missing") if v in verdicts}

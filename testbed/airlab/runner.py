@@ -7,13 +7,15 @@ when plan, kernel, image and engine are the same, and moves others aside.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import queue
 import shutil
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +56,23 @@ def _failure(slug: str, error: BaseException) -> Failure:
     return Failure(slug, "internal error", str(error), trace)
 
 
+@contextlib.contextmanager
+def _only_writer(out: Path) -> Iterator[None]:
+    """Keep a second airlab out of a result folder; the lock ends with the process.
+
+    Raises:
+        AirlabError: another airlab is writing there.
+    """
+    with open(out / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AirlabError(
+                f"another airlab is writing to {out}; wait for it, or give another --out"
+            ) from None
+        yield
+
+
 class Campaign:
     """The cells of one scenario, run on one engine into one output folder."""
 
@@ -77,9 +96,12 @@ class Campaign:
 
     def run(self) -> Outcome:
         """Run all cells that are not finished yet; Ctrl-C ends the guests and returns."""
+        (self._out / "cells").mkdir(parents=True, exist_ok=True)
+        with _only_writer(self._out):
+            return self._run()
+
+    def _run(self) -> Outcome:
         outcome = Outcome()
-        cells = self._out / "cells"
-        cells.mkdir(parents=True, exist_ok=True)
         self._sweep_leftovers()
         todo = []
         for plan in self._plans:

@@ -12,52 +12,31 @@ from airlab import kernels, results
 from airlab.campaign import (
     EXIT_FAILED,
     EXIT_OK,
+    Options,
     Request,
-    find_figure,
-    find_scenario,
-    parse_sets,
     plan_of,
     run_campaign,
-    split,
 )
 from airlab.collect import collect
 from airlab.engines import VmEngine, Watch
-from airlab.figure import PaperTable, load_figure
+from airlab.figure import PaperTable
 from airlab.image import ensure_image
 from airlab.model import AirlabError, Cell
-from airlab.plan import cells
-from airlab.scenario import load_scenario, parse_scenario
+from airlab.scenario import parse_scenario
 
 _HASHES = ("pcap_sha256", "trace_sha256")
 
 
-def judge_figure(
-    name: str,
-    *,
-    sets: Sequence[str],
-    cc: str | None,
-    seeds: int | None,
-    jobs: int,
-    kernel: str | None,
-    out: Path | None,
-) -> int:
+def judge_figure(name: str, options: Options) -> int:
     """Run a figure's scenario and judge its claims; 0 when every one is reproduced."""
-    figure = load_figure(find_figure(name))
-    overrides = {key: _text(value) for key, value in figure.set.items()} | parse_sets(sets)
-    scenario = load_scenario(find_scenario(figure.scenario), overrides)
-    made = cells(scenario, split(cc) or figure.cc, seeds or figure.seeds)
-    target = out or Path("results") / figure.name
-    request = Request(scenario, tuple(made), target, jobs, kernel, page=True, figure=figure)
+    request = Request.of_figure(name, options)
     status = run_campaign(request)
-    if (target / "summary.json").is_file() and figure.paper_table:
-        table = beside_paper(results.load_summary(target), figure.paper_table)
-        results.write_text(target / "paper.md", f"# {figure.title}\n\n{table}\n")
-        print(table)
+    table = request.figure.paper_table if request.figure else None
+    if table and (request.out / "summary.json").is_file():
+        text = beside_paper(results.load_summary(request.out), table)
+        results.write_text(request.out / "paper.md", f"# {request.scenario.title}\n\n{text}\n")
+        print(text)
     return status
-
-
-def _text(value: Any) -> str:  # noqa: ANN401 - a TOML value
-    return ",".join(str(v) for v in value) if isinstance(value, list) else str(value)
 
 
 def beside_paper(summary: results.Summary, table: PaperTable) -> str:

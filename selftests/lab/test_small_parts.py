@@ -1,0 +1,89 @@
+"""Archive writer, progress line, command line: small parts with promises of their own."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from airlab import cli, cpio
+from airlab.campaign import Options, parse_sets
+from airlab.model import AirlabError
+from airlab.progress import Progress
+
+
+def test_an_archive_is_reproducible_and_has_its_parents() -> None:
+    entries = [cpio.regular("a/b/c", b"text", 0o755), cpio.link("a/l", "b/c"), cpio.folder("d")]
+    one, two = io.BytesIO(), io.BytesIO()
+    cpio.write(one, entries)
+    cpio.write(two, entries)
+    assert one.getvalue() == two.getvalue()
+    names = _names(one.getvalue())
+    assert names == ["a", "a/b", "a/b/c", "a/l", "d", "TRAILER!!!"]
+    assert len(one.getvalue()) % 512 == 0, "archives are put behind each other"
+
+
+def _names(data: bytes) -> list[str]:
+    """The names of a newc archive, read by its own header fields."""
+    found, at = [], 0
+    while not found or found[-1] != "TRAILER!!!":
+        assert data[at : at + 6] == b"070701"
+        size, length = (int(data[at + i : at + i + 8], 16) for i in (54, 94))
+        found.append(data[at + 110 : at + 110 + length - 1].decode())
+        at += (110 + length + 3) // 4 * 4
+        at += (size + 3) // 4 * 4
+    return found
+
+
+def test_progress_counts_running_and_finished_cells() -> None:
+    stream = io.StringIO()
+    progress = Progress(4, 60.0, stream)
+    progress.advance("a", 30.0)
+    progress.finish("b")
+    progress.finish("c", failed=True)
+    line = progress.line()
+    assert line.startswith("2/4 runs, 1 failed, 150 of 240 virtual s")
+    assert line.endswith("left")
+
+
+@pytest.mark.parametrize("word", ["nosign", "=value"])
+def test_a_bad_override_is_explained(word: str) -> None:
+    with pytest.raises(AirlabError, match="KEY=VALUE"):
+        parse_sets([word])
+
+
+def test_switches_become_overrides() -> None:
+    made = Options(sets=["duration=5s"], trace=False, keep_pcap=True).overrides()
+    assert made["duration"] == "5s"
+    assert made["trace.acks"] == "false"
+    assert made["trace.keep_pcap"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "nosuch"], "no scenario named 'nosuch'"),
+        (["run", "demo", "--set", "links.air.bre=1"], "did you mean 'ber'"),
+        (["run", "demo", "--cc", "nosuch"], "nosuch"),
+        (["verify", "nosuch"], "no figure named 'nosuch'"),
+        (["report", "/nonexistent"], "no such file"),
+        (["kernels", "--fetch", "9.9"], "no kernel series '9.9'"),
+    ],
+)
+def test_wrong_use_is_a_message_and_status_2(words: list[str], said: str) -> None:
+    done = _airlab(*words)
+    assert done.returncode == cli.EXIT_USAGE
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_lists_and_drawings_come_out() -> None:
+    assert "demo" in _airlab("list").stdout
+    assert "netem" in _airlab("show", "demo").stdout
+
+
+def _airlab(*words: str) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("airlab")
+    return subprocess.run([program, *words], capture_output=True, text=True, check=False)
