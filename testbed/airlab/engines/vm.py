@@ -95,6 +95,8 @@ class VmEngine:
 
     def __init__(self, image: Image) -> None:
         self.image = image
+        # Held in memory: a rebuild beside a running campaign replaces the file.
+        self._base = image.initrd.read_bytes()
 
     def availability(self) -> Availability:
         """QEMU is there: that is all this engine needs."""
@@ -146,7 +148,7 @@ class VmEngine:
         console = scratch / "console.log"
         console.touch()
         with _nameless() as ram, _nameless() as initrd:
-            _fill_initrd(initrd, self.image.initrd, files)
+            _fill_initrd(initrd, self._base, files)
             backing = f"size={RAM_MB}M,mem-path=/proc/self/fd/{ram.fileno()},share=on"
             command = [
                 *_guardian(slot),
@@ -177,7 +179,7 @@ class VmEngine:
     def interactive(self, files: dict[str, bytes], kernel_args: tuple[str, ...]) -> int:
         """A guest on this terminal; returns QEMU's exit status."""
         with _nameless() as initrd:
-            _fill_initrd(initrd, self.image.initrd, files)
+            _fill_initrd(initrd, self._base, files)
             command = [
                 *(QEMU, "-accel", "tcg,thread=single", "-M", "q35", "-cpu", _CPU),
                 *("-m", f"{RAM_MB}", "-nodefaults", "-no-reboot", "-nographic"),
@@ -241,9 +243,9 @@ def _nameless() -> Iterator[BinaryIO]:
         yield file
 
 
-def _fill_initrd(out: BinaryIO, base: Path, files: dict[str, bytes]) -> None:
+def _fill_initrd(out: BinaryIO, base: bytes, files: dict[str, bytes]) -> None:
     """The image's archive with a second one behind it that holds the plan's files."""
-    out.write(base.read_bytes())
+    out.write(base)
     overlay = io.BytesIO()
     cpio.write(overlay, (cpio.regular(f"lab/{name}", data) for name, data in sorted(files.items())))
     out.write(overlay.getvalue())
