@@ -61,7 +61,7 @@ def root_prefix() -> list[str]:
     if os.geteuid() == 0:
         return []
     if shutil.which("sudo"):
-        return ["sudo", "-n"]
+        return ["sudo"]
     raise AirlabError(
         "building the lab needs root once (Debian packages, a build chroot): "
         "run `make setup` as root, or install sudo; running experiments needs no root"
