@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from airlab import cli, cpio
+from airlab import cpio
 from airlab.campaign import Options, parse_sets
-from airlab.model import AirlabError
+from airlab.model import EXIT_USAGE, AirlabError
 from airlab.progress import Progress
 
 
@@ -74,7 +74,7 @@ def test_switches_become_overrides() -> None:
 )
 def test_wrong_use_is_a_message_and_status_2(words: list[str], said: str) -> None:
     done = _airlab(*words)
-    assert done.returncode == cli.EXIT_USAGE
+    assert done.returncode == EXIT_USAGE
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -15,16 +15,12 @@ from airlab.algorithms import BUILTIN
 from airlab.engines import VmEngine
 from airlab.figure import Figure, load_figure
 from airlab.image import ensure_image
-from airlab.model import AirlabError, Cell, CellPlan
+from airlab.model import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, AirlabError, Cell, CellPlan
 from airlab.plan import build_plan, cells
 from airlab.results import Summary
 from airlab.runner import Campaign, Outcome
 from airlab.scenario import Scenario, load_scenario
 from airlab.show import render
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 _CONSOLE_LINES = 30
 

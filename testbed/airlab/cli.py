@@ -10,15 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airlab import __version__, paths
-from airlab.model import AirlabError
+from airlab.model import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, AirlabError
 
 if TYPE_CHECKING:
     from airlab.campaign import Options
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 _DESCRIPTION = """\
 TCP experiments on real Linux kernels in virtual time: the same scenario, seed,

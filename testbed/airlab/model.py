@@ -19,6 +19,11 @@ from typing import Any
 
 Scalar = str | int | float | bool
 
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
 
 @dataclass(frozen=True)
 class Cell:

@@ -103,20 +103,20 @@ class Campaign:
     def _run(self) -> Outcome:
         outcome = Outcome()
         self._sweep_leftovers()
-        todo = []
+        waiting = []
         for plan in self._plans:
             if self._is_finished(plan):
                 outcome.reused.append(plan.cell.slug)
             else:
-                todo.append(plan)
-        if todo:
-            self._run_all(todo, outcome)
+                waiting.append(plan)
+        if waiting:
+            self._run_all(waiting, outcome)
         return outcome
 
-    def _run_all(self, todo: list[CellPlan], outcome: Outcome) -> None:
-        progress = Progress(len(todo), todo[0].duration_us / 1e6)
+    def _run_all(self, waiting: list[CellPlan], outcome: Outcome) -> None:
+        progress = Progress(len(waiting), waiting[0].duration_us / 1e6)
         with ThreadPoolExecutor(self._jobs, thread_name_prefix="airlab") as pool:
-            futures = {pool.submit(self._run_one, plan, progress): plan for plan in todo}
+            futures = {pool.submit(self._run_one, plan, progress): plan for plan in waiting}
             try:
                 self._gather(futures, outcome, progress)
             except KeyboardInterrupt:

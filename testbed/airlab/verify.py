@@ -10,8 +10,6 @@ from typing import Any
 
 from airlab import kernels, results
 from airlab.campaign import (
-    EXIT_FAILED,
-    EXIT_OK,
     Options,
     Request,
     plan_of,
@@ -21,7 +19,7 @@ from airlab.collect import collect
 from airlab.engines import VmEngine, Watch
 from airlab.figure import PaperTable
 from airlab.image import ensure_image
-from airlab.model import AirlabError, Cell
+from airlab.model import EXIT_FAILED, EXIT_OK, AirlabError, Cell
 from airlab.scenario import parse_scenario
 
 _HASHES = ("pcap_sha256", "trace_sha256")
