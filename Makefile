@@ -5,13 +5,18 @@ AIRLAB := $(CACHE)/venv/bin/airlab
 PYTHON := $(CACHE)/venv/bin/python
 JOBS ?= $(shell nproc)
 OUT ?= results
+# The tests of the modules; the second list are those whose claims hold in real time, too.
+RACE_TESTS := $(wildcard $(patsubst %,selftests/guest/test_%.py,integrity life_cycle privilege))
+MODULE_TESTS := $(wildcard selftests/guest/test_tcp_j_*.py) $(RACE_TESTS)
 
-.PHONY: help setup modules demo check check-quick figures lint shell lock clean distclean
+.PHONY: help setup modules demo check check-quick check-packaging check-machine \
+	matrix check-long check-debug check-grid figures lint ccscope-cost shell install \
+	uninstall dkms dkms-remove deb lock clean distclean
 
 help: ## say what the targets do
 	@printf 'airtcp: congestion control for links that lose, stall and move\n\n'
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | \
-		awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sort | \
+		awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 	@printf '\nAfter `make setup` the laboratory is `$(AIRLAB)`; try `$(AIRLAB) --help`.\n'
 
 setup: ## install and build all that the other targets need (they call it themselves)
@@ -24,13 +29,35 @@ demo: setup ## TCP-J beside its rivals on a lossy wireless path: table, plots, p
 	@$(AIRLAB) run demo --jobs $(JOBS) --out $(OUT)/demo
 
 check: setup ## all tests, as CI runs them
-	@$(PYTHON) -m ruff check -q testbed selftests
-	@$(PYTHON) -m ruff format -q --check testbed selftests
-	@$(PYTHON) -m mypy testbed/airlab
+	@$(PYTHON) -m ruff check -q testbed selftests tools
+	@$(PYTHON) -m ruff format -q --check testbed selftests tools
+	@$(PYTHON) -m mypy testbed/airlab tools/ccscope tools/airtcp/airtcp_tools
 	@$(PYTHON) -m pytest -q -n $(JOBS)
 
 check-quick: setup ## the tests that need no guest
-	@$(PYTHON) -m pytest -q -n $(JOBS) -m 'not guest'
+	@$(PYTHON) -m pytest -q -n $(JOBS) \
+		-m 'not guest and not long and not machine and not packaging and not host_engine'
+
+check-packaging: setup ## install, use, upgrade and purge in guests that play real machines (long)
+	@$(PYTHON) -m pytest -q -m 'machine or packaging' selftests/machine selftests/packaging
+
+check-machine: setup ## engine host in a guest that plays a real machine, however it ends (long)
+	@$(PYTHON) -m pytest -q -m host_engine selftests/machine
+
+matrix: setup ## build for every kernel and boot them; ONLY="6.1,7" does a part (an hour)
+	@$(PYTHON) -m airlab.matrix --jobs $(JOBS) $(if $(ONLY),--only "$(ONLY)")
+
+check-long: setup ## tests that are too long for make check: 200 load cycles, 10,000 flows
+	@$(PYTHON) -m pytest -q -n $(JOBS) -m long
+
+check-debug: setup ## the module tests in kernels with detectors, which are built first (an hour and more)
+	@for k in debug-kasan debug-kcsan; do $(AIRLAB) kernels --fetch $$k >/dev/null || exit 1; done
+	@$(PYTHON) -m pytest -q -n $(JOBS) selftests/debug
+	@$(PYTHON) -m pytest -q -n $(JOBS) --kernel debug-kasan $(MODULE_TESTS)
+	@$(PYTHON) -m pytest -q --kernel debug-kcsan $(RACE_TESTS)
+
+check-grid: setup ## a grid of 48 cells, interrupted three times and resumed (half an hour)
+	@$(PYTHON) selftests/guest/gridcheck.py --out $(OUT)/check-grid
 
 figures: setup ## every figure of the papers again (hours)
 	@for f in testbed/figures/*.toml; do \
@@ -38,12 +65,24 @@ figures: setup ## every figure of the papers again (hours)
 	done
 
 lint: setup ## style and types only
-	@$(PYTHON) -m ruff check testbed selftests
-	@$(PYTHON) -m ruff format --check testbed selftests
-	@$(PYTHON) -m mypy testbed/airlab
+	@$(PYTHON) -m ruff check testbed selftests tools
+	@$(PYTHON) -m ruff format --check testbed selftests tools
+	@$(PYTHON) -m mypy testbed/airlab tools/ccscope tools/airtcp/airtcp_tools
+
+ccscope-cost: setup ## what ccscope's recording costs a flow at 100 Mbit/s (an hour)
+	@$(PYTHON) selftests/ccscope/measure_cost.py 60
 
 shell: setup ## a guest with the modules loaded, on this terminal
 	@$(AIRLAB) shell
+
+install uninstall: ## modules for one kernel and the command airtcp, onto this host or away
+	@$(MAKE) --no-print-directory -f packaging/install.mk $@
+
+dkms dkms-remove: ## modules for this and every later kernel of this host
+	@$(MAKE) --no-print-directory -f packaging/install.mk $@
+
+deb: ## Debian packages airtcp-dkms and airtcp-tools, into packages/
+	@$(MAKE) --no-print-directory -f packaging/install.mk $@
 
 lock: setup ## renew requirements.txt from what is installed
 	@{ sed -n 1p requirements.txt; $(PYTHON) -m pip freeze --all --exclude pip --exclude-editable; } \

@@ -9,7 +9,7 @@ cache=${AIRTCP_CACHE:-$repo/.airtcp}
 venv=$cache/venv
 
 packages="qemu-system-x86 seabios ipxe-qemu mmdebstrap debian-archive-keyring util-linux
-	zstd xz-utils kmod dpkg make gcc libc6-dev python3 python3-venv ca-certificates perl"
+	zstd xz-utils lz4 kmod dpkg make gcc libc6-dev python3 python3-venv ca-certificates perl"
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: error: %s\n' "$*" >&2; exit 1; }

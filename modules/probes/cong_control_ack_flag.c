@@ -5,8 +5,7 @@
 
 typedef void (*four_args)(struct sock *sk, u32 ack, int flag,
 			  const struct rate_sample *rs);
-static const struct tcp_congestion_ops ops;
+#define THE_HOOK	typeof(((struct tcp_congestion_ops *)0)->cong_control)
 
-_Static_assert(__builtin_types_compatible_p(four_args,
-					    typeof(ops.cong_control)),
+_Static_assert(__builtin_types_compatible_p(four_args, THE_HOOK),
 	       "airtcp-absent");

@@ -14,10 +14,9 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "testbed")]
 
-from airlab import kernels  # noqa: E402
-from airlab.engines.vm import VmEngine  # noqa: E402
 from airlab.image import Image, ensure_image  # noqa: E402
-from guestlab import Lab  # noqa: E402
+from airlab.kernels import LabKernel  # noqa: E402
+from guestlab import Lab, engine_for  # noqa: E402
 
 
 def _worker() -> str:
@@ -25,12 +24,12 @@ def _worker() -> str:
 
 
 @pytest.fixture(scope="session")
-def image() -> Image:
-    return ensure_image(kernels.find(None))
+def image(kernel: LabKernel) -> Image:
+    return ensure_image(kernel)
 
 
 @pytest.fixture(scope="session")
 def lab(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Lab:
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if _worker() else base
-    return Lab(VmEngine(image), shared, int(_worker().removeprefix("gw") or 0))
+    return Lab(engine_for(image), shared, int(_worker().removeprefix("gw") or 0))

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 from airlab.collect import collect
-from airlab.engines import Watch
-from airlab.engines.vm import VmEngine
+from airlab.engines import REAL_TIME, QemuEngine, VmEngine, Watch
+from airlab.image import Image
 from airlab.model import Cell, CellPlan
 from airlab.plan import build_plan
 from airlab.scenario import Scenario, parse_scenario
@@ -194,6 +194,13 @@ def parse(text: str) -> Scenario:
     return parse_scenario(tomllib.loads(text), "test.toml")
 
 
+def engine_for(image: Image) -> QemuEngine:
+    """Virtual time, but for the kernel that looks for races: that needs processors at once."""
+    if image.kernel.debug == "debug-kcsan":
+        return QemuEngine(image, REAL_TIME)
+    return VmEngine(image)
+
+
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
     with file.open("w") as lock:
@@ -202,9 +209,13 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 class Lab:
-    """Runs guests; ``slot`` picks the processor, so that parallel workers keep apart."""
+    """Runs guests of one engine (``QemuEngine(image, Profile)`` for more memory or processors).
 
-    def __init__(self, engine: VmEngine, shared: Path, slot: int) -> None:
+    Each engine needs a ``shared`` folder of its own.  ``slot`` picks the processor, so that
+    parallel workers keep apart.
+    """
+
+    def __init__(self, engine: QemuEngine, shared: Path, slot: int) -> None:
         self.engine = engine
         self.slot = slot
         self._shared = shared

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airlab.engines import EngineError, Watch, vm
+from airlab.engines import EngineError, Watch
 from airlab.image import Image
 from airlab.labroot import copy_tree_into, ensure_root
 from guestlab import FLOW, Edit, Files, Lab, View, path, schedule
@@ -161,24 +161,24 @@ class _HurryAfterStart(threading.Event):
     booting takes on a loaded machine.
     """
 
-    def __init__(self, console: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, console: Path) -> None:
         super().__init__()
         self._console = console
-        self._patch = monkeypatch
+        self.watch = Watch(cancel=self)
 
     def wait(self, timeout: float | None = None) -> bool:
         if self._console.is_file() and "AIRLAB-START" in self._console.read_text():
-            self._patch.setattr(vm, "HANG_WALL_S", 3.0)
+            self.watch.silence_s = 3.0
         return super().wait(timeout)
 
 
-def test_a_hanging_guest_is_given_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_guest_is_given_up(lab: Lab) -> None:
     def edit(files: Files) -> None:
         files["stop.sh"] = b"kill -STOP $PPID\n"
         schedule(files, 500_000, "-", "stop", "sh /lab/stop.sh")
 
     scratch = lab.scratch("hang")
-    watch = Watch(cancel=_HurryAfterStart(scratch / "console.log", monkeypatch))
+    watch = _HurryAfterStart(scratch / "console.log").watch
     with pytest.raises(EngineError, match="said nothing for 3 s") as failed:
         lab.engine.run(lab.plan(SHORT, edit=edit), scratch, watch, lab.slot)
     assert failed.value.kind == "hang"
@@ -263,14 +263,15 @@ def _until(true: Callable[[], Any], process: subprocess.Popen[str] | None = None
 class Campaign:
     """``airlab run`` of one scenario into one folder, as often as a test likes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kernel: str) -> None:
+        self.kernel = kernel
         self.out = folder / "out"
         self.file = folder / "campaign.toml"
         self.file.write_text(CAMPAIGN)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         command = [*AIRLAB, "run", str(self.file), "--out", str(self.out)]
-        command += ["--jobs", "1", "--no-page", *words]
+        command += ["--jobs", "1", "--no-page", "--kernel", self.kernel, *words]
         # A session of its own, so that a signal to its group is what Ctrl-C is.
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -311,7 +312,7 @@ def _burner(slot: int) -> Iterator[None]:
 def campaign(tmp_path_factory: pytest.TempPathFactory, image: Image) -> Campaign:
     """A campaign with one finished cell, interrupted by Ctrl-C in its second."""
     assert image.initrd.is_file()
-    return Campaign(tmp_path_factory.mktemp("campaign"))
+    return Campaign(tmp_path_factory.mktemp("campaign"), image.kernel.release)
 
 
 def _first(campaign: Campaign) -> tuple[list[int], str, str]:

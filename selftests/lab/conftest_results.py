@@ -19,7 +19,7 @@ from typing import Any
 
 from airlab.model import Cell, CellPlan, FlowPlan, Interval, PathProbe, StagePlan
 
-DATA = Path(__file__).with_name("data") / "ring"
+DATA = Path(__file__).parents[1] / "ccscope" / "ring"
 T0_NS = 7_000_000_000
 RATE_BPS, RTT_US, BUFFER, FRAME = 5_000_000, 40_000, 30, 1514
 MSS, PORT = 1448, 5001

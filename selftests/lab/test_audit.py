@@ -101,9 +101,24 @@ FAULTS = [
     (_write("stat1", "cpu  110 0 20 885 0 0 5 0 0 0\n"), "processor busy", "warn"),
     (_write("stat1", "cpu  1110 0 20 885 0 0 5 0 0 0\n"), "processor busy", "veto"),
     (_remove("stat1"), "processor busy", "veto"),
+    (_write("stat1", "cpu  15 0 20 985 0 0 5 1 0 0\n"), "processor stolen", "warn"),
+    (_write("stat1", "cpu  15 0 20 985 0 0 5 20 0 0\n"), "processor stolen", "veto"),
     (_write("proc/tcpdump.err", "3 packets dropped by kernel\n"), "capture drops", "warn"),
     (_write("proc/tcpdump.err", ""), "capture drops", "warn"),
 ]
+
+
+@pytest.mark.parametrize(("cpus", "verdict"), [("0\n", True), ("0-1\n", False), ("", True)])
+def test_the_processors_that_the_cell_ran_on_are_judged(
+    raw: Path, cpus: str, verdict: bool
+) -> None:
+    """Processor 1 was busy all the time; on average over both that does not show enough."""
+    (raw / "cpus").write_text(cpus)
+    idle = "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n"
+    (raw / "stat0").write_text(idle)
+    text = "cpu  90 0 0 910 0 0 0 0 0 0\ncpu0 10 0 0 990 0 0 0 0 0 0\ncpu1 80 0 0 20 0 0 0 0 0 0\n"
+    (raw / "stat1").write_text(text)
+    assert ("processor busy" not in failed(raw)) is verdict
 
 
 @pytest.mark.parametrize(
@@ -160,7 +175,7 @@ def test_damage_is_an_error(raw: Path) -> None:
 
 
 def test_real_counters_are_read() -> None:
-    raw = Raw(Path(__file__).with_name("data") / "ring")
+    raw = Raw(Path(__file__).parents[1] / "ccscope" / "ring")
     assert raw.counters(1, "s")["Tcp.RetransSegs"] == raw.counted("s", "Tcp.RetransSegs") > 10
     row = raw.qdisc(1, "r1", "r1b", "10:")
     assert row is not None

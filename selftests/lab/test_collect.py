@@ -14,14 +14,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from airlab.collect import collect, handle_number
-from airlab.ftrace import read_trace
-from airlab.model import AirlabError, Interval
+from airlab.model import Interval
 from airlab.results import CellResult, load_cell
+from ccscope.errors import CcscopeError
+from ccscope.ftrace import read_trace
 
 sys.path.insert(0, str(Path(__file__).parent))
 import conftest_results as synth
 
-DATA = Path(__file__).with_name("data") / "ring"
+DATA = Path(__file__).parents[1] / "ccscope" / "ring"
 OUTAGE = Interval(3_000_000, 4_000_000, "outage", "outage 1 s")
 PLAN = synth.make_plan("j", 2, 1e-6, 6.0, (OUTAGE,))
 
@@ -147,7 +148,7 @@ def test_queues_of_equal_handle_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_raw_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(AirlabError):
+    with pytest.raises(CcscopeError):
         collect(tmp_path, PLAN, tmp_path)
 
 

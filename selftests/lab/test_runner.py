@@ -11,7 +11,7 @@ from typing import Any
 
 import conftest_results as synth
 import pytest
-from airlab import runner
+from airlab import runner, slots
 from airlab.engines import Availability, EngineError, RawRun, Watch
 from airlab.model import AirlabError, Cell, CellPlan
 
@@ -22,6 +22,7 @@ class FakeEngine:
     """Writes a console and runs what the test wants to happen in a guest."""
 
     name = "fake"
+    parallel = True
 
     def __init__(self, act: Act = lambda _plan, _scratch: None, version: str = "1") -> None:
         self._act = act
@@ -34,6 +35,9 @@ class FakeEngine:
     def provenance(self) -> dict[str, Any]:
         return {"engine": self.name, "version": self._version}
 
+    def interactive(self, plan: CellPlan) -> int:
+        raise NotImplementedError
+
     def run(self, plan: CellPlan, scratch: Path, watch: Watch, slot: int) -> RawRun:
         assert 0 <= slot < 2
         scratch.mkdir(parents=True)
@@ -42,6 +46,12 @@ class FakeEngine:
         self._act(plan, scratch)
         self.ran.append(plan.cell.slug)
         return RawRun(scratch / "out", scratch / "console.log", 1.0, 0.1, 0.1, 0.7, 4.0)
+
+
+@pytest.fixture(autouse=True)
+def _slots_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Other runs on this machine hold slots too."""
+    monkeypatch.setattr(slots, "folder", lambda: tmp_path / "slots")
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +115,37 @@ def test_the_console_of_a_failed_guest_is_kept(tmp_path: Path) -> None:
     _campaign(_plans("a"), FakeEngine(act), tmp_path).run()
     assert (tmp_path / "failed" / "a_s1" / "console.log").read_text() == "hello\n"
     assert "hang: silence" in (tmp_path / "failed" / "a_s1" / "error.txt").read_text()
+
+
+def test_any_failure_is_kept_until_the_cell_succeeds(tmp_path: Path) -> None:
+    def act(_plan: CellPlan, _scratch: Path) -> None:
+        raise ZeroDivisionError("a mistake of ours")
+
+    _campaign(_plans("a"), FakeEngine(act), tmp_path).run()
+    kept = runner.failure(tmp_path, "a_s1")
+    assert kept is not None
+    assert (kept.kind, kept.message) == ("internal error", "a mistake of ours")
+    assert "ZeroDivisionError" in (tmp_path / "failed" / "a_s1" / "traceback.txt").read_text()
+    _campaign(_plans("a"), FakeEngine(), tmp_path).run()
+    assert runner.failure(tmp_path, "a_s1") is None
+
+
+def test_slots_are_the_lowest_that_nobody_holds() -> None:
+    with slots.take_slot() as first:
+        with slots.take_slot() as second:
+            assert (first, second) == (0, 1)
+        with slots.take_slot() as again:
+            assert again == 1
+    with slots.take_slot() as freed:
+        assert freed == 0
+
+
+def test_without_a_place_for_locks_a_slot_is_still_had(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(slots, "folder", lambda: tmp_path / "no" / "such" / "folder")
+    with slots.take_slot() as slot:
+        assert slot > 0
 
 
 def test_an_interruption_ends_the_guests_and_keeps_what_is_finished(tmp_path: Path) -> None:

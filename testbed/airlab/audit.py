@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +35,8 @@ BURST_SEND_US = 20.0  # CPU time to send one frame of a burst: bounds what drain
 # campaign of hundreds that happens to sound channels, too, so only the second is a veto.
 LOSS_LEVEL = 0.999
 LOSS_VETO_LEVEL = 1 - 1e-6
-CPU_WARN, CPU_VETO = 0.10, 0.50  # busy part of the guest's processor during the experiment
+CPU_WARN, CPU_VETO = 0.10, 0.50  # busy part of the processor during the experiment
+STEAL_WARN, STEAL_VETO = 0.001, 0.01  # part of it that a hypervisor gave to somebody else
 DATA_FRAME_BYTES = 500  # a stage with a larger mean frame carries data, not only ACKs
 
 _ETHERNET_UDP = {4: 14 + 20 + 8, 6: 14 + 40 + 8}
@@ -159,7 +160,7 @@ def audit(raw: Raw, plan: CellPlan, trace: TraceFacts | None) -> list[Check]:
         if stage.channel is not None:
             checks.extend(_channel(raw, stage, stage.channel))
     checks.extend(_losses(raw, plan))
-    checks.append(_processor(raw))
+    checks.extend(_processor(raw))
     if plan.trace:
         checks.append(_trace(trace))
     if plan.capture:
@@ -396,37 +397,61 @@ def channel_drops(raw: Raw, stage: StagePlan) -> int:
     return sum(int(report.get(kind, 0)) for kind in kinds)
 
 
-def _processor(raw: Raw) -> Check:
-    """Busy part of the guest's processor.
+def _processor(raw: Raw) -> Iterator[Check]:
+    """Busy and stolen parts of the processor that the cell ran on.
 
     The bottleneck must be the emulated link: above 10 % queueing for the processor begins
-    to show in round-trip times (warn); from 50 % the processor shapes the traffic (veto).
+    to show in round-trip times (warn); from 50 % the processor shapes the traffic (veto).  In real
+    time a processor can also be away: each per mille is a millisecond a second in which every
+    timer of the path was late.
     """
-    busy = _busy(raw.text("stat0"), raw.text("stat1"))
-    return Check(
-        "processor busy",
-        f"<= {CPU_WARN:.0%}",
-        "not measured" if math.isnan(busy) else f"{busy:.1%}",
-        f"veto from {CPU_VETO:.0%}",
-        busy <= CPU_WARN,
-        "warn" if busy < CPU_VETO else "veto",
-    )
+    busy, stolen = _shares(raw)
+    for name, share, warn, veto in (
+        ("processor busy", busy, CPU_WARN, CPU_VETO),
+        ("processor stolen", stolen, STEAL_WARN, STEAL_VETO),
+    ):
+        yield Check(
+            name,
+            f"<= {warn:g}" if warn < 0.01 else f"<= {warn:.0%}",
+            "not measured" if math.isnan(share) else f"{share:.1%}",
+            f"veto from {veto:.0%}",
+            share <= warn,
+            "warn" if share < veto else "veto",
+        )
 
 
-def _busy(before: str | None, after: str | None) -> float:
-    if not before or not after:
-        return math.nan
-    first, last = (_ticks(text) for text in (before, after))
-    spent = {k: last[k] - first[k] for k in first}
-    total = sum(spent.values())
-    return 1.0 - spent["idle"] / total if total > 0 else math.nan
+def _shares(raw: Raw) -> tuple[float, float]:
+    """Busy and stolen parts between ``stat0`` and ``stat1``; of several processors the worst."""
+    first, last = (_ticks(raw.text(name) or "") for name in ("stat0", "stat1"))
+    used = _listed((raw.text("cpus") or "").strip()) & first.keys() & last.keys()
+    shares = []
+    for name in used or ({"cpu"} & first.keys() & last.keys()):
+        idle, stolen, total = (b - a for a, b in zip(first[name], last[name], strict=True))
+        if total > 0:
+            shares.append((1.0 - idle / total, stolen / total))
+    if not shares:
+        return math.nan, math.nan
+    return max(busy for busy, _ in shares), max(stolen for _, stolen in shares)
 
 
-def _ticks(stat: str) -> Mapping[str, int]:
-    """Ticks of all processors: idle (with waiting for devices) and busy."""
-    numbers = [int(x) for x in stat.splitlines()[0].split()[1:9]]
-    idle = numbers[3] + numbers[4]
-    return {"idle": idle, "busy": sum(numbers) - idle}
+def _ticks(stat: str) -> dict[str, tuple[int, int, int]]:
+    """Ticks by processor (``cpu`` is all): idle with waiting for devices, stolen, total."""
+    made = {}
+    for line in stat.splitlines():
+        name, *words = line.split()
+        if re.fullmatch(r"cpu\d*", name):
+            numbers = [int(x) for x in words[:8]]
+            made[name] = (numbers[3] + numbers[4], numbers[7], sum(numbers))
+    return made
+
+
+def _listed(text: str) -> set[str]:
+    """The processors of a list such as ``0,2-3``, as /proc/stat names them."""
+    made: set[str] = set()
+    for part in filter(None, text.split(",")):
+        low, _, high = part.partition("-")
+        made |= {f"cpu{number}" for number in range(int(low), int(high or low) + 1)}
+    return made
 
 
 def _trace(trace: TraceFacts | None) -> Check:

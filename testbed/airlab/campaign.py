@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airlab import __version__, kernels, paths
+from airlab import __version__, paths
 from airlab.algorithms import BUILTIN
-from airlab.engines import VmEngine
+from airlab.engines.choose import Choice, choose
 from airlab.figure import Figure, load_figure
-from airlab.image import ensure_image
 from airlab.model import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, AirlabError, Cell, CellPlan
 from airlab.plan import build_plan, cells
 from airlab.results import Summary
@@ -31,9 +30,10 @@ class Options:
 
     sets: Sequence[str] = ()
     cc: str | None = None
-    seeds: int | None = None
+    seeds: int | Sequence[int] | None = None
     jobs: int = 2
     kernel: str | None = None
+    engine: Choice = "vm"
     out: Path | None = None
     trace: bool = True
     keep_pcap: bool = False
@@ -58,6 +58,7 @@ class Request:
     out: Path
     jobs: int
     kernel: str | None
+    engine: Choice
     page: bool
     figure: Figure | None = field(default=None)
 
@@ -87,7 +88,16 @@ class Request:
         figure: Figure | None = None,
     ) -> Request:
         out = options.out or Path("results") / name
-        return cls(scenario, tuple(made), out, options.jobs, options.kernel, options.page, figure)
+        return cls(
+            scenario=scenario,
+            cells=tuple(made),
+            out=out,
+            jobs=options.jobs,
+            kernel=options.kernel,
+            engine=options.engine,
+            page=options.page,
+            figure=figure,
+        )
 
 
 def parse_sets(sets: Sequence[str]) -> dict[str, str]:
@@ -159,12 +169,14 @@ def show_scenario(name: str, *, sets: Sequence[str], cc: str | None) -> str:
     return render(scenario, build_plan(scenario, cell))
 
 
-def interactive(name: str, *, sets: Sequence[str], kernel: str | None) -> int:
+def interactive(
+    name: str, *, sets: Sequence[str], kernel: str | None, engine: Choice = "vm"
+) -> int:
     """A guest on this terminal, with a scenario's network set up."""
     scenario = load_scenario(find_scenario(name), parse_sets(sets))
     plan = build_plan(scenario, cells(scenario, None, 1)[0])
-    image = ensure_image(kernels.find(kernel), extra=True)
-    return VmEngine(image).interactive(plan.files, plan.kernel_args)
+    chosen = choose(engine, plans=[plan], kernel=kernel, fast=scenario.allow_fast, extra=True)
+    return chosen.interactive(plan)
 
 
 def run_campaign(request: Request) -> int:
@@ -173,10 +185,16 @@ def run_campaign(request: Request) -> int:
     Everything that was measured stays in the output folder whatever fails later.
     """
     plans = [build_plan(request.scenario, cell) for cell in request.cells]
-    engine = VmEngine(ensure_image(kernels.find(request.kernel)))
-    manifest = _manifest(request, engine.provenance())
-    _write_scenario(request)
-    outcome = Campaign(plans, engine, request.out, jobs=request.jobs).run()
+    engine = choose(
+        request.engine,
+        plans=plans,
+        kernel=request.kernel,
+        fast=request.scenario.allow_fast,
+    )
+    jobs = request.jobs if engine.parallel else 1
+    manifest = manifest_of(request, engine.provenance())
+    write_scenario(request)
+    outcome = Campaign(plans, engine, request.out, jobs=jobs).run()
     _tell(outcome, request.out)
     if not outcome.run and not outcome.reused:
         return EXIT_INTERRUPTED if outcome.interrupted else EXIT_FAILED
@@ -212,6 +230,8 @@ def finish_result(result: Path, *, page: bool, manifest: Mapping[str, Any] | Non
     results.write_result(result, summary, known)
     print()
     print(results.text_table(summary))
+    if not known["provenance"].get("exact", True):
+        print(f"engine {known['provenance']['engine']}: real time; not repeatable bit by bit")
     if summary.claims:
         print(results.claims_text(summary))
     vetoed = [line for line in summary.cells if line.verdict == "veto"]
@@ -247,7 +267,8 @@ def _paper_values(known: Mapping[str, Any], summary: Summary) -> dict[str, dict[
     return made
 
 
-def _manifest(request: Request, provenance: Mapping[str, Any]) -> dict[str, Any]:
+def manifest_of(request: Request, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``manifest.json`` says: the scenario as run, versions, the engine, planned cells."""
     scenario = request.scenario
     expect = request.figure.expect if request.figure else scenario.expect
     return {
@@ -290,7 +311,8 @@ def _commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def _write_scenario(request: Request) -> None:
+def write_scenario(request: Request) -> None:
+    """Make the result folder, with a copy of the scenario's file."""
     request.out.mkdir(parents=True, exist_ok=True)
     source = Path(request.scenario.source)
     if source.is_file():

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict
 
 from airlab.model import Cell, Scalar
 from airlab.stats import Estimate, estimate, paired_ratio
@@ -45,9 +46,10 @@ class Measured(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class PointResult:
+class PointResult(BaseModel):
     """The number an expectation is judged by at one parameter point."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     params: dict[str, Scalar]
     value: float | None
@@ -59,9 +61,10 @@ class PointResult:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class ClaimResult:
-    """An expectation, its verdict and the numbers behind it."""
+class ClaimResult(BaseModel):
+    """An expectation, its verdict and the numbers behind it, as stored in ``claims.json``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
     claim: str
@@ -72,11 +75,7 @@ class ClaimResult:
     source: str
     verdict: Verdict
     reason: str
-    points: list[PointResult] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """The result as stored in ``claims.json``."""
-        return asdict(self)
+    points: list[PointResult] = []
 
 
 def evaluate(

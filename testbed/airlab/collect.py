@@ -17,11 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from ccscope.assemble import Assembler
+from ccscope.ftrace import Array, Columns, Trace, read_trace, trace_parts
+from ccscope.pcapfile import read_capture
+from ccscope.recording import arrow_column, arrow_table, complete
+from ccscope.schema import CA_STATES
 
 from airlab.audit import Check, Raw, TraceFacts, audit, channel_drops, verdict
-from airlab.ftrace import Array, Columns, Trace, read_trace
 from airlab.model import CellPlan, FlowPlan, StagePlan
-from airlab.pcap import read_capture
 from airlab.results import (
     AuditResult,
     CellResult,
@@ -35,35 +38,11 @@ from airlab.results import (
 )
 from airlab.stats import jain_index
 
-CA_STATES = ("Open", "Disorder", "CWR", "Recovery", "Loss")
-_LOSS = CA_STATES.index("Loss")
-
-_BEFORE = "state before the ACK is processed (tcp_probe fires at the entry of the receive path)"
-_ABOUT: dict[str, tuple[str, str]] = {
-    "t_s": ("s", "time since the start of the experiment"),
-    "flow": ("", "label of the flow"),
-    "stage": ("", "name of the link direction"),
-    "cwnd_segs": ("segments", f"congestion window; in acks: {_BEFORE}"),
-    "ssthresh_segs": (
-        "segments",
-        "slow-start threshold; 2147483647 is 'none yet'. In acks: tcp_current_ssthresh(), which "
-        f"outside CWR and Recovery is max(ssthresh, 3/4 cwnd); {_BEFORE}",
-    ),
-    "srtt_us": ("us", f"smoothed round-trip time; in acks: {_BEFORE}"),
-    "inflight_bytes": ("B", f"snd_nxt - snd_una; {_BEFORE}"),
-    "una_bytes": ("B", f"snd_una relative to the first ACK of the connection; {_BEFORE}"),
-    "snd_wnd_bytes": ("B", f"window the receiver offers; {_BEFORE}"),
-    "state": ("", "congestion-avoidance state entered: " + ", ".join(CA_STATES)),
-    "packets": ("packets", "packets in the stage's queue after this event"),
-    "bytes": ("B", "payload bytes received in the bin that starts at t_s"),
-    "goodput_bps": ("bit/s", "payload received in the bin over its length"),
-}
 _SAMPLES = (
     *("cwnd_segs", "ssthresh_segs", "srtt_us", "min_rtt_us", "unacked_segs", "sacked_segs"),
     *("lost_segs", "retrans_total", "ca_state", "delivery_rate_Bps", "bytes_acked", "rto_us"),
     "mss_bytes",
 )
-_SAMPLE_UNITS = {"segs": "segments", "us": "us", "bytes": "B", "Bps": "B/s"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +76,7 @@ def collect(
     """
     source = Raw(raw)
     trace = read_trace(raw) if plan.trace else None
-    events = {f.label: _flow_events(trace, f, source.t0_ns) for f in plan.flows} if trace else {}
+    events = _flow_events(trace, plan, source.t0_ns) if trace else {}
     _write_tables(source, plan, out, trace, events)
     facts = TraceFacts(trace.count, trace.lost) if trace else None
     checks = audit(source, plan, facts)
@@ -134,66 +113,23 @@ def _audit_result(checks: Sequence[Check]) -> AuditResult:
 # ---- the trace ----
 
 
-def _flow_events(trace: Trace, flow: FlowPlan, t0_ns: int) -> FlowEvents:
-    return FlowEvents(
-        acks=_acks(_of_flow(trace, "tcp:tcp_probe", flow), t0_ns),
-        states=_timed(_of_flow(trace, "tcp:tcp_cong_state_set", flow), t0_ns, ("cong_state",)),
-        retransmits=_timed(_of_flow(trace, "tcp:tcp_retransmit_skb", flow), t0_ns, ()),
-    )
+def _flow_events(trace: Trace, plan: CellPlan, t0_ns: int) -> dict[str, FlowEvents]:
+    """Each flow's rows at its sender (the receiver's socket fires the same events)."""
+    ends = {(ipaddress.ip_address(f.dst_addr), f.port): f.label for f in plan.flows}
 
+    def label(info: Mapping[str, Any]) -> dict[str, str]:
+        found = ends.get((ipaddress.ip_address(info["dst"]), info["dport"]))
+        return {"label": found} if found else {}
 
-def _of_flow(trace: Trace, event: str, flow: FlowPlan) -> Columns:
-    """An event's rows at the sender of a flow (the receiver's socket fires them too)."""
-    columns = trace.events.get(event)
-    if columns is None:
-        return {"t_ns": np.zeros(0, dtype=np.int64)}
-    mine: Array = (columns["dport"] == flow.port) & _goes_to(columns, flow.dst_addr)
-    return {name: values[mine] for name, values in columns.items()}
+    maker = Assembler(t0_ns, wanted=lambda info: bool(label(info)), known=label)
+    events = {name: c for name, c in trace.events.items() if name.startswith("tcp:")}
+    tables = maker.tables(events)
+    whole = [tables.get(n) or complete(n, {}) for n in ("acks", "states", "retransmits")]
 
+    def of(flow: str) -> FlowEvents:
+        return FlowEvents(*({n: c[t["flow"] == flow] for n, c in t.items()} for t in whole))
 
-def _goes_to(columns: Columns, address: str) -> Array:
-    """Rows whose destination is this address; IPv4 also in its IPv6-mapped form."""
-    target = ipaddress.ip_address(address)
-    mapped = target.packed if target.version == 6 else bytes(10) + b"\xff\xff" + target.packed
-    wanted = np.frombuffer(mapped, dtype=np.uint8)
-    if "daddr_v6" in columns:
-        return np.asarray((columns["daddr_v6"] == wanted).all(axis=1))
-    # tcp_probe: a struct sockaddr_in (address at byte 4) or sockaddr_in6 (at byte 8).
-    sockaddr = columns["daddr"]
-    six: Array = (sockaddr[:, 8:24] == wanted).all(axis=1)
-    if target.version == 6:
-        return six
-    four = (sockaddr[:, 4:8] == wanted[12:]).all(axis=1)
-    return np.where(columns["family"] == 2, four, six)
-
-
-def _timed(columns: Columns, t0_ns: int, names: tuple[str, ...]) -> Columns:
-    times = (columns["t_ns"] - t0_ns) / 1e9
-    return {"t_s": times, **{name: columns.get(name, np.zeros(0)) for name in names}}
-
-
-def _acks(rows: Columns, t0_ns: int) -> Columns:
-    empty = np.zeros(0, dtype=np.uint32)
-    una, nxt = rows.get("snd_una", empty), rows.get("snd_nxt", empty)
-    return {
-        "t_s": (rows["t_ns"] - t0_ns) / 1e9,
-        "cwnd_segs": rows.get("snd_cwnd", empty),
-        "ssthresh_segs": rows.get("ssthresh", empty),
-        "srtt_us": rows.get("srtt", empty),
-        "inflight_bytes": nxt - una,  # modulo 2**32, as sequence numbers are
-        "una_bytes": _unwrap(una, rows.get("sport", empty)),
-        "snd_wnd_bytes": rows.get("snd_wnd", empty),
-    }
-
-
-def _unwrap(una: Array, sport: Array) -> Array:
-    """Bytes acknowledged since the first ACK of each connection, across the 2**32 wrap."""
-    made = np.zeros(len(una), dtype=np.int64)
-    for port in np.unique(sport):
-        rows = np.flatnonzero(sport == port)
-        steps = np.diff(una[rows].astype(np.uint32)).astype(np.int32)  # signed: no jump back
-        made[rows[1:]] = np.cumsum(steps, dtype=np.int64)
-    return made
+    return {flow.label: of(flow.label) for flow in plan.flows}
 
 
 def handle_number(handle: str) -> int:
@@ -248,10 +184,8 @@ def _write_tables(
     _write(out / "samples.parquet", "flow", {f.label: _samples(raw, f) for f in plan.flows})
     if trace is None:
         return
-    _write(out / "acks.parquet", "flow", {k: e.acks for k, e in events.items()})
-    states = {k: {"t_s": e.states["t_s"], "state": _names(e)} for k, e in events.items()}
-    _write(out / "states.parquet", "flow", states)
-    _write(out / "retransmits.parquet", "flow", {k: e.retransmits for k, e in events.items()})
+    for name in ("acks", "states", "retransmits"):
+        _write(out / f"{name}.parquet", "flow", {k: getattr(e, name) for k, e in events.items()})
     queues = {
         s.name: queue_occupancy(trace, handle_number(s.rate_handle), raw.t0_ns)
         for s in _queue_stages(plan)
@@ -259,13 +193,8 @@ def _write_tables(
     _write(out / "queue.parquet", "stage", queues)
     for event, columns in trace.events.items():
         if event.startswith("j:"):
-            table = _module_event(columns, plan, raw.t0_ns)
-            pq.write_table(table, out / f"j_{event[2:]}.parquet", compression="zstd")
-
-
-def _names(events: FlowEvents) -> Array:
-    names = np.array([*CA_STATES, "unknown"], dtype=object)
-    return np.asarray(names[np.minimum(events.states["cong_state"].astype(int), len(CA_STATES))])
+            made = _module_event(columns, plan, raw.t0_ns)
+            _write_table(out / f"j_{event[2:]}.parquet", made)
 
 
 def _write(path: Path, key: str, parts: Mapping[str, Columns]) -> None:
@@ -273,20 +202,20 @@ def _write(path: Path, key: str, parts: Mapping[str, Columns]) -> None:
     columns: dict[str, Any] = {}
     names = next(iter(parts.values())).keys() if parts else ["t_s"]
     for name in names:
-        columns[name] = pa.array(np.concatenate([p[name] for p in parts.values()] or [np.zeros(0)]))
+        if name == key:
+            continue
+        values = np.concatenate([p[name] for p in parts.values()] or [np.zeros(0)])
+        typed = path.stem in ("acks", "states", "retransmits")
+        columns[name] = arrow_column(path.stem, name, values) if typed else pa.array(values)
         if name == "t_s":
             owners = [np.full(len(p["t_s"]), k, dtype=object) for k, p in parts.items()]
             texts = pa.array(np.concatenate(owners or [np.zeros(0, dtype=object)]), pa.string())
             columns[key] = texts.dictionary_encode()
-    pq.write_table(_table(columns), path, compression="zstd")
+    _write_table(path, columns)
 
 
-def _table(columns: Mapping[str, Any]) -> Any:  # noqa: ANN401 - pyarrow is not typed
-    fields = []
-    for name, values in columns.items():
-        unit, about = _ABOUT.get(name, (_SAMPLE_UNITS.get(name.rpartition("_")[2], ""), ""))
-        fields.append(pa.field(name, values.type, metadata={"unit": unit, "about": about}))
-    return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
+def _write_table(path: Path, columns: Mapping[str, Any]) -> None:
+    pq.write_table(arrow_table(path.stem, columns), path, compression="zstd")
 
 
 def _bins(report: Mapping[str, Any], t0_ns: int) -> Columns:
@@ -316,7 +245,7 @@ def _samples(raw: Raw, flow: FlowPlan) -> Columns:
     return columns
 
 
-def _module_event(columns: Columns, plan: CellPlan, t0_ns: int) -> Any:  # noqa: ANN401
+def _module_event(columns: Columns, plan: CellPlan, t0_ns: int) -> dict[str, Any]:
     """A module's event with all its fields; ``flow`` from the destination port if it has one."""
     made: dict[str, Any] = {"t_s": pa.array((columns["t_ns"] - t0_ns) / 1e9)}
     if "dport" in columns:
@@ -327,7 +256,7 @@ def _module_event(columns: Columns, plan: CellPlan, t0_ns: int) -> Any:  # noqa:
         if name == "t_ns" or name.startswith("common_"):
             continue
         made[name] = pa.array(values if values.ndim == 1 else list(values))
-    return _table(made)
+    return made
 
 
 # ---- numbers ----
@@ -410,14 +339,14 @@ def _state_times(events: FlowEvents | None, start: float, stop: float) -> dict[s
     if events is None or stop <= start:
         return None
     times = np.clip(events.states["t_s"], start, stop)
-    states = np.concatenate([[0], events.states["cong_state"].astype(int)])
+    states = np.array(["Open", *events.states["state"]], dtype=object)
     spans = np.diff(np.concatenate([[start], times, [stop]]))
-    return {name: float(spans[states == number].sum()) for number, name in enumerate(CA_STATES)}
+    return {name: float(spans[states == name].sum()) for name in CA_STATES}
 
 
 def _timeouts(raw: Raw, plan: CellPlan, flow: FlowPlan, events: FlowEvents | None) -> int | None:
     if events is not None:
-        return int((events.states["cong_state"] == _LOSS).sum())
+        return int((events.states["state"] == "Loss").sum())
     alone = sum(other.src == flow.src for other in plan.flows) == 1
     known = "TcpExt.TCPTimeouts" in raw.counters(1, flow.src)
     return raw.counted(flow.src, "TcpExt.TCPTimeouts") if alone and known else None
@@ -479,9 +408,9 @@ def _hashes(raw: Raw, plan: CellPlan, out: Path) -> Hashes:
     seen = read_capture(capture) if plan.capture and capture.is_file() else None
     if seen and plan.keep_pcap:
         (out / "cap.pcap").write_bytes(capture.read_bytes())
-    pages = raw.folder / "trace.raw"
+    parts = trace_parts(raw.folder)
     return Hashes(
         pcap_sha256=seen.sha256 if seen else None,
         pcap_packets=seen.packets if seen else None,
-        trace_sha256=hashlib.sha256(pages.read_bytes()).hexdigest() if pages.is_file() else None,
+        trace_sha256=hashlib.sha256(b"".join(parts)).hexdigest() if parts else None,
     )

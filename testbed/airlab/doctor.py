@@ -9,8 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from airlab import kernels, paths
-from airlab.engines.vm import QEMU, RAM_MB
+from airlab import image, kernels, paths, undo
+from airlab.engines.host import HostEngine
+from airlab.engines.kvm import DEVICE, KvmEngine
+from airlab.engines.qemu import QEMU, VIRTUAL_TIME
+from airlab.plan import build_plan, cells
+from airlab.scenario import load_scenario
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,8 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """All findings, most important first; changes nothing and needs no root."""
+    """All findings, most important first; needs no root and leaves nothing but the answer of the
+    KVM probe, which boots a guest once."""
     checks: list[Callable[[], Finding]] = [
         _qemu,
         _pinning,
@@ -34,6 +39,7 @@ def examine() -> list[Finding]:
         _kernel,
         _root,
         _kvm,
+        _host,
     ]
     return [check() for check in checks]
 
@@ -84,8 +90,8 @@ def _pinning() -> Finding:
 def _memory() -> Finding:
     pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     free = pages * size >> 20
-    jobs = free // RAM_MB
-    text = f"{free} MB free: room for {jobs} guests of {RAM_MB} MB at once"
+    jobs = free // VIRTUAL_TIME.ram_mb
+    text = f"{free} MB free: room for {jobs} guests of {VIRTUAL_TIME.ram_mb} MB at once"
     return Finding(jobs >= 1, "memory", text)
 
 
@@ -121,13 +127,25 @@ def _root() -> Finding:
 
 
 def _kvm() -> Finding:
-    node = Path("/dev/kvm")
-    if not node.exists():
-        return Finding(True, "KVM", "no /dev/kvm; not needed", needed=False)
-    return Finding(
-        True,
-        "KVM",
-        "/dev/kvm is there, which does not prove that a guest boots in it; not used: real time "
-        "cannot repeat a run exactly",
-        needed=False,
-    )
+    if not DEVICE.exists():
+        return Finding(True, "KVM", f"no {DEVICE}; not needed", needed=False)
+    there = [made for kernel in kernels.installed() if (made := image.existing(kernel))]
+    if not there:
+        text = f"{DEVICE} is there; not tried, since there is no guest image yet (`make setup`)"
+        return Finding(True, "KVM", text, needed=False)
+    found = KvmEngine(there[-1]).availability()
+    use = "--engine kvm can be had (real time)" if found.ok else "it is not used"
+    return Finding(found.ok, "KVM", f"{use}: {found.reason}", needed=False)
+
+
+def _host() -> Finding:
+    """What any scenario needs of this machine's own kernel, and what killed runs left there."""
+    left = undo.leftovers()
+    if left:
+        text = f"{len(left)} journal(s) in {undo.STATE}: a cell is running, or `airlab host-clean`"
+        return Finding(False, "host engine", text, needed=False)
+    scenario = load_scenario(paths.SCENARIOS / "demo.toml")
+    plan = build_plan(scenario, cells(scenario)[0])
+    found = HostEngine([plan]).availability()
+    use = "--engine host can be had (real time)" if found.ok else "cannot be used"
+    return Finding(found.ok, "host engine", f"{use}: {found.reason}", needed=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -67,7 +67,12 @@ class Figure(Strict):
 
     def overrides(self) -> dict[str, str]:
         """``set`` in the form :func:`airlab.scenario.load_scenario` takes."""
-        return {key: _text(value) for key, value in self.set.items()}
+        return set_texts(self.set)
+
+
+def set_texts(values: Mapping[str, Scalar | Sequence[Scalar]]) -> dict[str, str]:
+    """Overrides of a file in the form of ``--set``: a list becomes a sweep."""
+    return {key: _text(value) for key, value in values.items()}
 
 
 def _text(value: Scalar | Sequence[Scalar]) -> str:

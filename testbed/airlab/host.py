@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from airlab.model import AirlabError
@@ -71,3 +73,12 @@ def root_prefix() -> list[str]:
 def run_root(argv: Sequence[str | Path], *, what: str, remedy: str = "") -> str:
     """Like :func:`run`, as root."""
     return run([*root_prefix(), *argv], what=what, remedy=remedy)
+
+
+@contextmanager
+def exclusive(file: Path) -> Iterator[None]:
+    """Let one process at a time do what follows; others wait.  Not to be nested."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -10,13 +10,14 @@ import hashlib
 import io
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from airlab import cpio, modules, paths
-from airlab.host import run
+from airlab.host import exclusive, run
 from airlab.kernels import LabKernel
 from airlab.labroot import GUEST_SUITE, LabRoot, copy_tree_into, ensure_root, tree_digest
 
@@ -36,6 +37,7 @@ EXTRA_PROGRAMS = ("/usr/bin/iperf3",)
 # Opened by glibc at run time (pthread_exit and cancel), so ldd does not name it.
 _RUNTIME_LIBRARIES = ("/usr/lib/x86_64-linux-gnu/libgcc_s.so.1",)
 _TOOLS = ("airflow", "airsched", "airship", "airchan")
+_SCRIPTS = ("init", "cell.sh", "host-init")
 _NOT_APPLETS = {"ip", "tc", "sh", "busybox", "init", "ss"}
 
 
@@ -50,6 +52,11 @@ class Image:
 
 def ensure_image(kernel: LabKernel, *, extra: bool = False) -> Image:
     """The image of a kernel, rebuilt when modules, tools or the root changed."""
+    with exclusive(paths.cache() / "setup.lock"):
+        return _make_image(kernel, extra)
+
+
+def _make_image(kernel: LabKernel, extra: bool) -> Image:
     built = modules.build(kernel)
     tools = build_tools()
     root = ensure_root(GUEST_SUITE)
@@ -61,9 +68,9 @@ def ensure_image(kernel: LabKernel, *, extra: bool = False) -> Image:
     if initrd.is_file():
         return _image(kernel, initrd)
     paths.images().mkdir(parents=True, exist_ok=True)
-    programs = [*PROGRAMS, *(EXTRA_PROGRAMS if extra else ())]
-    entries = [*_skeleton(), *_programs(root, programs), *_applets(root)]
-    entries += [*_tools(tools), *_kernel_modules(kernel, built)]
+    entries = [*_user_space(root, tools, extra=extra)]
+    entries.append(cpio.regular("init", (tools / "init").read_bytes(), 0o755))
+    entries += _kernel_modules(kernel, built)
     buffer = io.BytesIO()
     cpio.write(buffer, entries)
     for old in paths.images().glob(
@@ -74,6 +81,55 @@ def ensure_image(kernel: LabKernel, *, extra: bool = False) -> Image:
     partial.write_bytes(buffer.getvalue())
     partial.rename(initrd)
     return _image(kernel, initrd)
+
+
+def ensure_user_space(*, extra: bool = False) -> Path:
+    """The guest's user space as a folder, for cells on a real host; made again when it changed."""
+    tools = build_tools()
+    root = ensure_root(GUEST_SUITE)
+    stamp_source = (paths.roots() / f"{GUEST_SUITE}.json").read_text()
+    recipe = tree_digest(tools) + stamp_source + Path(__file__).read_text() + str(extra)
+    kind = "user-space-extra" if extra else "user-space"
+    folder = paths.images() / f"{kind}-{_short_digest(recipe)}"
+    if folder.is_dir():
+        return folder
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    first = cpio.regular("usr/lib/airlab/host-init", (tools / "host-init").read_bytes(), 0o755)
+    for entry in (*_user_space(root, tools, extra=extra), first):
+        _put(entry, partial / entry.path)
+    for old in paths.images().glob(f"{kind}-????????????????"):
+        shutil.rmtree(old)
+    partial.rename(folder)
+    return folder
+
+
+def _put(entry: cpio.Entry, target: Path) -> None:
+    """Make a file, folder or link of an archive on disk."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if stat.S_ISDIR(entry.mode):
+        target.mkdir(exist_ok=True)
+    elif stat.S_ISLNK(entry.mode):
+        target.unlink(missing_ok=True)
+        target.symlink_to(entry.data.decode())
+    else:
+        target.unlink(missing_ok=True)
+        target.write_bytes(entry.data)
+        target.chmod(stat.S_IMODE(entry.mode))
+
+
+def _user_space(root: LabRoot, tools: Path, *, extra: bool) -> Iterator[cpio.Entry]:
+    programs = [*PROGRAMS, *(EXTRA_PROGRAMS if extra else ())]
+    yield from _skeleton()
+    yield from _programs(root, programs)
+    yield from _applets(root)
+    yield from _tools(tools)
+
+
+def existing(kernel: LabKernel) -> Image | None:
+    """The kernel's image if one was built; builds nothing and does not ask if it is up to date."""
+    found = sorted(paths.images().glob(f"{kernel.release}-????????????????.cpio"))
+    return _image(kernel, found[-1]) if found else None
 
 
 def _image(kernel: LabKernel, initrd: Path) -> Image:
@@ -97,7 +153,8 @@ def build_tools() -> Path:
     target.mkdir(parents=True)
     for name in _TOOLS:
         shutil.copy(folder / "out" / name, target / name)
-    shutil.copy(paths.GUEST_SOURCE / "init", target / "init")
+    for name in _SCRIPTS:
+        shutil.copy(paths.GUEST_SOURCE / name, target / name)
     stamp.write_text(digest)
     return target
 
@@ -145,7 +202,7 @@ def _applets(root: LabRoot) -> Iterator[cpio.Entry]:
 def _tools(folder: Path) -> Iterator[cpio.Entry]:
     for name in _TOOLS:
         yield cpio.regular(f"usr/bin/{name}", (folder / name).read_bytes(), 0o755)
-    yield cpio.regular("init", (folder / "init").read_bytes(), 0o755)
+    yield cpio.regular("usr/lib/airlab/cell.sh", (folder / "cell.sh").read_bytes())
 
 
 def _kernel_modules(kernel: LabKernel, built: Path) -> Iterator[cpio.Entry]:

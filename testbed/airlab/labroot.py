@@ -16,6 +16,12 @@ from airlab.mirrors import find_mirrors
 GUEST_SUITE = "trixie"
 """The guest's user space always comes from this suite, whatever the kernel."""
 
+DEBUG_SUITE = f"{GUEST_SUITE}-debug"
+"""The root in which debug kernels are built, and modules for them."""
+
+KERNEL_SOURCE = "linux-source-6.12"
+"""The package with the source of the debug kernels, in the guest's suite."""
+
 _BUILD_PACKAGES = ("make", "gcc", "libc6-dev", "linux-headers-cloud-amd64", "sparse", "perl-base")
 _GUEST_PACKAGES = (
     "libbpf-dev",
@@ -30,29 +36,74 @@ _GUEST_PACKAGES = (
     "dash",
 )
 
+_KERNEL_PACKAGES = (
+    *("make", "gcc", "libc6-dev", "libelf-dev", "bison", "flex", "bc", "kmod", "cpio"),
+    *("xz-utils", "bzip2", "sparse", "perl-base", KERNEL_SOURCE),
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A root of a suite with other packages than usual, for another way to build modules.
+
+    Attributes:
+        suite: the Debian suite.
+        packages: what it holds beyond the essential packages.
+        foreign: a second architecture whose packages may be named, ``""`` for none.
+    """
+
+    suite: str
+    packages: tuple[str, ...]
+    foreign: str = ""
+
+
+VARIANTS = {
+    "trixie-clang": Variant(
+        "trixie",
+        ("clang", "lld", "llvm", *(name for name in _BUILD_PACKAGES if name != "gcc")),
+    ),
+    "bookworm-i386": Variant(
+        "bookworm",
+        tuple(n.replace("cloud-amd64", "686-pae:i386") for n in _BUILD_PACKAGES),
+        "i386",
+    ),
+    DEBUG_SUITE: Variant(GUEST_SUITE, _KERNEL_PACKAGES),
+}
+"""Roots that are not a suite's usual one, by name."""
+
 
 @dataclass(frozen=True)
 class LabRoot:
-    """A Debian root in the cache."""
+    """A Debian root in the cache; ``suite`` is also the name of a :class:`Variant`."""
 
     suite: str
     path: Path
 
     def chroot(self, argv: Sequence[str], *, what: str) -> str:
         """Run a program inside, with its own mount and process namespaces and ``/proc``."""
-        inner = 'mount -t proc proc /proc && exec "$@"'
-        words = ["unshare", "--mount", "--pid", "--fork", f"--root={self.path}"]
-        words += ["/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8"]
-        return run_root([*words, "/bin/sh", "-c", inner, "sh", *argv], what=what)
+        return run_root(self.words(argv), what=what)
+
+    def words(self, argv: Sequence[str]) -> list[str]:
+        """The command that does that, to be run as root; all its processes end with it."""
+        # The host's mount: not every root has one.
+        inner = 'mount -t proc proc "$1/proc" && exec chroot "$@"'
+        words = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+        words += ["/bin/sh", "-c", inner, "sh"]
+        words += [str(self.path.resolve()), "/usr/bin/env", "-i"]
+        words += ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8"]
+        return [*words, *argv]
 
     def headers(self) -> list[str]:
         """Kernel releases whose headers are installed, newest last."""
-        found = (self.path / "usr/lib/modules").glob("*/build")
-        return sorted(link.parent.name for link in found)
+        # The links may be absolute and so lead nowhere outside the root: only their names count.
+        found = (self.path / "usr/lib/modules").iterdir()
+        return sorted(p.name for p in found if (p / "build").is_symlink())
 
 
 def package_names(suite: str) -> list[str]:
     """The Debian packages a root of this suite holds beyond the essential ones."""
+    if suite in VARIANTS:
+        return list(VARIANTS[suite].packages)
     return [*_BUILD_PACKAGES, *(_GUEST_PACKAGES if suite == GUEST_SUITE else ())]
 
 
@@ -88,25 +139,39 @@ def _make_root(root: LabRoot, packages: Sequence[str]) -> None:
     partial = root.path.with_suffix(".partial")
     run_root(["rm", "-rf", "--one-file-system", partial], what="removing a half-made root")
     include = ",".join(packages)
+    variant = VARIANTS.get(root.suite, Variant(root.suite, ()))
+    sources = find_mirrors().sources(variant.suite)
+    foreign = []
+    if variant.foreign:
+        # Mirrors that serve one architecture only have stale updates of the others.
+        sources = sources[:1]
+        foreign = [f"--architectures={_host_architecture()},{variant.foreign}"]
     if root.suite.endswith("-backports"):
         include = include.replace(
             "linux-headers-cloud-amd64", f"linux-headers-cloud-amd64/{root.suite}"
         )
     run_root(
         [
+            # What it mounts must be gone even if it is killed, or nothing could be removed.
+            *("unshare", "--mount"),
             "mmdebstrap",
             "--mode=root",
             "--variant=essential",
+            *foreign,
             f"--include={include}",
-            root.suite.removesuffix("-backports"),
+            variant.suite.removesuffix("-backports"),
             partial,
-            *find_mirrors().sources(root.suite),
+            *sources,
         ],
         what=f"making the Debian {root.suite} root with mmdebstrap",
         remedy="check that this machine's apt can reach its mirror (`apt-get update`), then "
         "run `make setup` again",
     )
     run_root(["mv", partial, root.path], what="putting the new root in place")
+
+
+def _host_architecture() -> str:
+    return run(["dpkg", "--print-architecture"], what="asking for the architecture").strip()
 
 
 def copy_tree_into(root: LabRoot, source: Path, name: str) -> Path:

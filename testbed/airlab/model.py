@@ -17,6 +17,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from ccscope.errors import CcscopeError
+
 Scalar = str | int | float | bool
 
 EXIT_OK = 0
@@ -175,5 +177,5 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - any field of a record
     return value
 
 
-class AirlabError(Exception):
+class AirlabError(CcscopeError):
     """An error for the person at the keyboard: what is wrong, where, and the remedy."""

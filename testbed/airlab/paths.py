@@ -9,14 +9,17 @@ REPO = Path(__file__).resolve().parents[2]
 TESTBED = REPO / "testbed"
 SCENARIOS = TESTBED / "scenarios"
 FIGURES = TESTBED / "figures"
+GRIDS = TESTBED / "grids"
 GUEST_SOURCE = TESTBED / "guest"
 MODULES_SOURCE = REPO / "modules"
-METER_SOURCE = REPO / "selftests" / "modules" / "ccmeter"
+TEST_MODULES_SOURCE = REPO / "selftests" / "modules"
+METER_SOURCE = TEST_MODULES_SOURCE / "ccmeter"
+TSOFLOOR_SOURCE = TEST_MODULES_SOURCE / "tsofloor"
 
 
 def cache() -> Path:
     """The folder for everything fetched or built (``AIRTCP_CACHE``, else ``.airtcp``)."""
-    return Path(os.environ.get("AIRTCP_CACHE", REPO / ".airtcp"))
+    return Path(os.environ.get("AIRTCP_CACHE") or REPO / ".airtcp")
 
 
 def roots() -> Path:

@@ -16,12 +16,12 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pyarrow.parquet as pq
+from ccscope.recording import Array, Columns
+from ccscope.schema import CA_STATES
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from airlab.collect import CA_STATES
-from airlab.ftrace import Array, Columns
 from airlab.model import AirlabError, Interval, Scalar
 from airlab.results import CellResult, Row, Summary, load_cell, point_name, write_bytes
 

@@ -42,6 +42,11 @@ class Progress:
             self._running[cell] = min(max(virtual_s, 0.0), self._length)
             self._draw()
 
+    def tick(self) -> None:
+        """Nothing is new, but time has passed."""
+        with self._lock:
+            self._draw()
+
     def finish(self, cell: str, *, failed: bool = False) -> None:
         """A cell has ended."""
         with self._lock:
@@ -64,11 +69,11 @@ class Progress:
         virtual = self._done * self._length + sum(self._running.values())
         total = self._total * self._length
         speed = virtual / wall if wall > 0 else 0.0
-        left = _clock((total - virtual) / speed) if virtual > 0 else "?"
+        left = clock((total - virtual) / speed) if virtual > 0 else "?"
         failed = f", {self._failed} failed" if self._failed else ""
         return (
             f"{self._done}/{self._total} runs{failed}, "
-            f"{virtual:.0f} of {total:.0f} virtual s in {_clock(wall)} ({speed:.1f}x), {left} left"
+            f"{virtual:.0f} of {total:.0f} virtual s in {clock(wall)} ({speed:.1f}x), {left} left"
         )
 
     def _draw(self, *, force: bool = False) -> None:
@@ -84,7 +89,7 @@ class Progress:
         self._stream.flush()
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Seconds as a short clock: ``42 s``, ``3:20``, ``1:02:03``."""
     whole = int(seconds + 0.5)
     if whole < 60:

@@ -15,9 +15,10 @@ from string import Template
 from typing import Any
 
 import numpy as np
+from ccscope.recording import Array
+from ccscope.schema import CA_STATES
 
-from airlab.collect import CA_STATES
-from airlab.ftrace import Array
+from airlab.claims import ClaimResult
 from airlab.plots import (
     COLOURS,
     NO_SSTHRESH,
@@ -29,7 +30,6 @@ from airlab.plots import (
 )
 from airlab.results import (
     HEADINGS,
-    Claim,
     Summary,
     load_cell,
     point_name,
@@ -167,14 +167,14 @@ def _table(summary: Summary) -> str:
 _CLAIM_CLASS = {"reproduced": "good", "not reproduced": "bad", "not judged": "open"}
 
 
-def _claims(claims: Sequence[Claim]) -> str:
+def _claims(claims: Sequence[ClaimResult]) -> str:
     if not claims:
         return "<p>The scenario states no expectations.</p>"
     heads = ("verdict", "claim", "judged by", "value [95 % interval]")
     return _html_table(heads, map(_claim_row, claims), len(heads))
 
 
-def _claim_row(claim: Claim) -> str:
+def _claim_row(claim: ClaimResult) -> str:
     numbers = []
     for point in claim.points:
         value = "no value" if point.value is None else f"{point.value:.4g}"

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from airlab.claims import ClaimResult, PointResult, claims_table, evaluate
+from airlab.claims import ClaimResult, claims_table, evaluate
 from airlab.model import AirlabError, Cell, Scalar
 from airlab.stats import Estimate, estimate, paired_ratio
 
@@ -196,34 +196,6 @@ class Row(_Record):
     rtos: Number
 
 
-class PointClaim(_Record):
-    """A claim at one parameter point."""
-
-    params: dict[str, Scalar]
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
-    holds: bool | None
-    near: bool
-    reason: str
-
-
-class Claim(_Record):
-    """An expectation and its verdict."""
-
-    id: str
-    claim: str
-    metric: str
-    of: str
-    over: str | None
-    bounds: str
-    source: str
-    verdict: Literal["reproduced", "not reproduced", "not judged"]
-    reason: str
-    points: list[PointClaim]
-
-
 class CellLine(_Record):
     """A cell in the summary."""
 
@@ -245,7 +217,7 @@ class Summary(_Record):
     scenario: str
     baseline: str | None
     rows: list[Row]
-    claims: list[Claim]
+    claims: list[ClaimResult]
     cells: list[CellLine]
 
 
@@ -361,7 +333,7 @@ def summarise(
         scenario=scenario,
         baseline=baseline,
         rows=[_row(group, cells, baseline) for group in groups.values()],
-        claims=[Claim.model_validate(c.to_json()) for c in claims],
+        claims=claims,
         cells=[_line(cell, cells) for cell in plan],
     )
 
@@ -517,9 +489,4 @@ def write_result(result: Path, summary: Summary, manifest: Mapping[str, Any]) ->
 
 def claims_text(summary: Summary) -> str:
     """The verdicts of a summary as text."""
-    return claims_table([_claim_result(claim) for claim in summary.claims])
-
-
-def _claim_result(claim: Claim) -> ClaimResult:
-    points = [PointResult(**point.model_dump()) for point in claim.points]
-    return ClaimResult(**{**claim.model_dump(), "points": points})
+    return claims_table(summary.claims)

@@ -3,6 +3,9 @@
 A cell's folder appears under its name only when it is complete, so an interruption leaves
 no half-written result; a later run with the same output folder takes finished cells over
 when plan, kernel, image and engine are the same, and moves others aside.
+
+:class:`Store` runs one cell and keeps its result; :class:`Campaign` runs many of one scenario.
+A grid (:mod:`airlab.grid`) has another loop over the same store.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import queue
 import shutil
 import threading
 import traceback
@@ -20,10 +22,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ccscope.errors import CcscopeError
+
 from airlab.collect import collect
 from airlab.engines import Engine, EngineError, RawRun, Watch
 from airlab.model import AirlabError, CellPlan
 from airlab.progress import Progress
+from airlab.slots import take_slot
 
 
 @dataclass(frozen=True)
@@ -46,18 +51,18 @@ class Outcome:
     interrupted: bool = False
 
 
-def _failure(slug: str, error: BaseException) -> Failure:
+def failure_of(slug: str, error: BaseException) -> Failure:
     """A failed cell from what its run raised; other cells go on."""
     if isinstance(error, EngineError):
         return Failure(slug, error.kind, str(error), error.console)
-    if isinstance(error, AirlabError):
+    if isinstance(error, CcscopeError):
         return Failure(slug, "result", str(error), "")
     trace = "".join(traceback.format_exception(error))
     return Failure(slug, "internal error", str(error), trace)
 
 
 @contextlib.contextmanager
-def _only_writer(out: Path) -> Iterator[None]:
+def only_writer(out: Path) -> Iterator[None]:
     """Keep a second airlab out of a result folder; the lock ends with the process.
 
     Raises:
@@ -73,6 +78,118 @@ def _only_writer(out: Path) -> Iterator[None]:
         yield
 
 
+def failure(root: Path, name: str) -> Failure | None:
+    """Why a store's cell gave no result when it was run last; None if it has not failed."""
+    folder = root / "failed" / name
+    try:
+        kind, _, message = (folder / "error.txt").read_text().partition(": ")
+    except FileNotFoundError:
+        return None
+    return Failure(name, kind, message.strip(), (folder / "console.log").read_text())
+
+
+def forget_failure(root: Path, name: str) -> None:
+    """Remove the mark of a failed run, so that the cell is run again."""
+    shutil.rmtree(root / "failed" / name, ignore_errors=True)
+
+
+class Store:
+    """A folder of cells run on one engine, each under a name that the caller gives it.
+
+    ``cells/NAME`` is finished, ``failed/NAME`` says why there is no result, ``work/NAME`` is being
+    run, ``superseded/NAME.N`` are older results of the same name.
+    """
+
+    def __init__(self, root: Path, engine: Engine) -> None:
+        self._root = root
+        self._engine = engine
+        self.provenance = engine.provenance()
+
+    def cell(self, name: str) -> Path:
+        """Where a finished cell is."""
+        return self._root / "cells" / name
+
+    def is_finished(self, plan: CellPlan, name: str) -> bool:
+        """Whether the cell is there, from the same plan on the same engine."""
+        record = self.cell(name) / "identity.json"
+        return record.is_file() and json.loads(record.read_text()) == self.identity(plan)
+
+    def identity(self, plan: CellPlan) -> dict[str, str]:
+        """Hashes of all that decides a cell's bits."""
+        text = json.dumps(self.provenance, sort_keys=True)
+        return {"plan": plan.key, "engine": hashlib.sha256(text.encode()).hexdigest()}
+
+    def run(self, plan: CellPlan, name: str, watch: Watch) -> None:
+        """Run a cell and put its folder in place at once.
+
+        Raises:
+            EngineError: there is no result; unless it was cancelled, ``failed/NAME`` says why.
+            AirlabError: the result cannot be read; the same.
+        """
+        scratch = self._root / "work" / name
+        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            with take_slot() as slot:
+                raw = self._engine.run(plan, scratch, watch, slot)
+            self._keep(plan, name, raw, scratch)
+        except Exception as error:
+            failure = failure_of(name, error)
+            if failure.kind != "cancelled":
+                self._keep_failure(failure, scratch)
+            raise
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _keep(self, plan: CellPlan, name: str, raw: RawRun, scratch: Path) -> None:
+        """Turn the raw output into the cell's folder and rename it into place."""
+        made = scratch / "cell"
+        made.mkdir()
+        collect(raw.out, plan, made)
+        shutil.copy(raw.console, made / "console.log")
+        (made / "commands.sh").write_bytes(plan.files["setup.sh"])
+        (made / "plan.json").write_text(json.dumps(plan.to_json(), indent=1))
+        self._write(made / "identity.json", self.identity(plan))
+        times = {
+            "wall_s": raw.wall_s,
+            "boot_wall_s": raw.boot_wall_s,
+            "setup_wall_s": raw.setup_wall_s,
+            "main_wall_s": raw.main_wall_s,
+            "virtual_s": raw.virtual_s,
+        }
+        self._write(made / "times.json", times)
+        self.cell(name).parent.mkdir(parents=True, exist_ok=True)
+        self._set_aside(self.cell(name))
+        forget_failure(self._root, name)
+        made.rename(self.cell(name))
+
+    def _keep_failure(self, failure: Failure, scratch: Path) -> None:
+        folder = self._root / "failed" / failure.slug
+        folder.mkdir(parents=True, exist_ok=True)
+        if (scratch / "console.log").is_file():
+            shutil.copy(scratch / "console.log", folder / "console.log")
+        else:
+            (folder / "console.log").write_text(failure.console)
+        if failure.kind == "internal error":
+            (folder / "traceback.txt").write_text(failure.console)
+        # Last, and at once: who finds it finds the rest.
+        partial = folder / "error.partial"
+        partial.write_text(f"{failure.kind}: {failure.message}\n")
+        partial.rename(folder / "error.txt")
+
+    def _set_aside(self, target: Path) -> None:
+        """Keep an older result of the same name: nothing measured is thrown away."""
+        if not target.exists():
+            return
+        attic = self._root / "superseded"
+        attic.mkdir(exist_ok=True)
+        number = sum(1 for _ in attic.glob(f"{target.name}.*"))
+        target.rename(attic / f"{target.name}.{number}")
+
+    @staticmethod
+    def _write(path: Path, data: Mapping[str, object]) -> None:
+        path.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
+
+
 class Campaign:
     """The cells of one scenario, run on one engine into one output folder."""
 
@@ -85,19 +202,15 @@ class Campaign:
         jobs: int,
     ) -> None:
         self._plans = list(plans)
-        self._engine = engine
+        self._store = Store(out, engine)
         self._out = out
         self._jobs = max(1, jobs)
         self._cancel = threading.Event()
-        self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for slot in range(self._jobs):
-            self._slots.put(slot)
-        self._provenance = engine.provenance()
 
     def run(self) -> Outcome:
         """Run all cells that are not finished yet; Ctrl-C ends the guests and returns."""
         (self._out / "cells").mkdir(parents=True, exist_ok=True)
-        with _only_writer(self._out):
+        with only_writer(self._out):
             return self._run()
 
     def _run(self) -> Outcome:
@@ -105,7 +218,7 @@ class Campaign:
         self._sweep_leftovers()
         waiting = []
         for plan in self._plans:
-            if self._is_finished(plan):
+            if self._store.is_finished(plan, plan.cell.slug):
                 outcome.reused.append(plan.cell.slug)
             else:
                 waiting.append(plan)
@@ -143,80 +256,15 @@ class Campaign:
                 if error is None:
                     outcome.run.append(slug)
                 else:
-                    outcome.failed.append(_failure(slug, error))
+                    outcome.failed.append(failure_of(slug, error))
                     progress.note(f"FAILED {slug}: {error}")
                 progress.finish(slug, failed=error is not None)
 
     def _run_one(self, plan: CellPlan, progress: Progress) -> None:
-        slot = self._slots.get()
         slug = plan.cell.slug
-        scratch = self._out / "work" / slug
-        shutil.rmtree(scratch, ignore_errors=True)
         watch = Watch(progress=lambda t: progress.advance(slug, t), cancel=self._cancel)
-        try:
-            raw = self._engine.run(plan, scratch, watch, slot)
-            self._store(plan, raw, scratch)
-        except EngineError as error:
-            if error.kind != "cancelled":
-                self._keep_failure(slug, error, scratch)
-            raise
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-            self._slots.put(slot)
-
-    def _store(self, plan: CellPlan, raw: RawRun, scratch: Path) -> None:
-        """Turn the raw output into the cell's folder and put it in place at once."""
-        made = scratch / "cell"
-        made.mkdir()
-        collect(raw.out, plan, made)
-        shutil.copy(raw.console, made / "console.log")
-        (made / "commands.sh").write_bytes(plan.files["setup.sh"])
-        (made / "plan.json").write_text(json.dumps(plan.to_json(), indent=1))
-        self._write(made / "identity.json", self._identity(plan))
-        times = {
-            "wall_s": raw.wall_s,
-            "boot_wall_s": raw.boot_wall_s,
-            "setup_wall_s": raw.setup_wall_s,
-            "main_wall_s": raw.main_wall_s,
-            "virtual_s": raw.virtual_s,
-        }
-        self._write(made / "times.json", times)
-        target = self._cell(plan)
-        self._set_aside(target)
-        shutil.rmtree(self._out / "failed" / plan.cell.slug, ignore_errors=True)
-        made.rename(target)
-
-    def _keep_failure(self, slug: str, error: EngineError, scratch: Path) -> None:
-        folder = self._out / "failed" / slug
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "error.txt").write_text(f"{error.kind}: {error}\n")
-        if (scratch / "console.log").is_file():
-            shutil.copy(scratch / "console.log", folder / "console.log")
-
-    def _identity(self, plan: CellPlan) -> dict[str, str]:
-        text = json.dumps(self._provenance, sort_keys=True)
-        return {"plan": plan.key, "engine": hashlib.sha256(text.encode()).hexdigest()}
-
-    def _is_finished(self, plan: CellPlan) -> bool:
-        record = self._cell(plan) / "identity.json"
-        return record.is_file() and json.loads(record.read_text()) == self._identity(plan)
-
-    def _set_aside(self, target: Path) -> None:
-        """Keep an older result of the same name: nothing measured is thrown away."""
-        if not target.exists():
-            return
-        attic = self._out / "superseded"
-        attic.mkdir(exist_ok=True)
-        number = sum(1 for _ in attic.glob(f"{target.name}.*"))
-        target.rename(attic / f"{target.name}.{number}")
+        self._store.run(plan, slug, watch)
 
     def _sweep_leftovers(self) -> None:
         """Remove what a killed process left behind."""
         shutil.rmtree(self._out / "work", ignore_errors=True)
-
-    def _cell(self, plan: CellPlan) -> Path:
-        return self._out / "cells" / plan.cell.slug
-
-    @staticmethod
-    def _write(path: Path, data: Mapping[str, object]) -> None:
-        path.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats as scipy_stats
+from scipy.special import stdtrit
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,18 @@ def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
     if n == 1:
         return Estimate(mean, None, 1)
     error = float(np.std(values, ddof=1)) / math.sqrt(n)
-    quantile = float(scipy_stats.t.ppf(0.5 + confidence / 2, n - 1))
+    quantile = float(stdtrit(n - 1, 0.5 + confidence / 2))
     return Estimate(mean, quantile * error, n)
+
+
+def prediction(values: Sequence[float], confidence: float = 0.99) -> tuple[float, float] | None:
+    """Where one more independent value is to be expected; None with fewer than three values."""
+    n = len(values)
+    if n < 3:
+        return None
+    mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
+    half = float(stdtrit(n - 1, 0.5 + confidence / 2)) * spread * math.sqrt(1 + 1 / n)
+    return mean - half, mean + half
 
 
 def paired_ratio(of: Mapping[int, float], over: Mapping[int, float]) -> Estimate:

@@ -12,6 +12,9 @@
  * 7.1   The start of a transmission with nothing in flight is told through
  *       the hook cwnd_event_tx_start.  cwnd_event still compiles and no longer
  *       sees CA_EVENT_TX_START: silent misbehaviour, hence the macros below.
+ * BBRv3 Trees with BBRv3 (XanMod, CachyOS and others) have tso_segs(sk, mss_now)
+ *       in the place of min_tso_segs(sk).  No version tells, and the answer
+ *       means something else: see AIRTCP_TSO_FLOOR().
  */
 #ifndef AIRTCP_KCOMPAT_H
 #define AIRTCP_KCOMPAT_H
@@ -115,6 +118,87 @@ static inline void airtcp_call_cong_control(const struct tcp_congestion_ops *ops
 	ops->cong_control(sk, rs);
 }
 #endif
+
+/*
+ * An algorithm that bounds its bursts from below, or that wants to be asked
+ * before each of them, writes
+ *	u32 fn(struct sock *sk);
+ * gives it the type of the hook with AIRTCP_TSO_FLOOR(name, fn), and names it in
+ * its ops with AIRTCP_TSO_FLOOR_OPS(name).  The answer is the least number of
+ * segments in a burst; fn may write sk_pacing_rate and sk_gso_max_segs.
+ *
+ * Where the kernel has tso_segs its answer is the burst itself, so that a floor
+ * of 2 given straight to it would cap every burst at 2.  There the function
+ * below takes over what the kernel does around min_tso_segs: what the pacing
+ * rate carries in 2^-sk_pacing_shift s, some more on short paths, never less
+ * than the floor.  The caller still applies sk_gso_max_segs.
+ *
+ * Whoever stands between the kernel and another algorithm writes
+ *	u32 fn(struct sock *sk, unsigned int mss_now);
+ * gives it the type of the hook with AIRTCP_TSO_SHIM(name, fn), calls the other
+ * one with airtcp_call_tso_hook(), and knows the hook as AIRTCP_TSO_HOOK.
+ */
+#if AIRTCP_HAVE_TSO_SEGS
+#define AIRTCP_TSO_HOOK			tso_segs
+
+static inline u32 airtcp_tso_autosize(const struct sock *sk,
+				      unsigned int mss_now, u32 floor_segs)
+{
+	u32 max_bytes = READ_ONCE(sk->sk_gso_max_size);
+	unsigned long bytes;
+	u32 rtt_log;
+
+	bytes = READ_ONCE(sk->sk_pacing_rate) >> READ_ONCE(sk->sk_pacing_shift);
+	rtt_log = tcp_min_rtt(tcp_sk(sk)) >>
+		  READ_ONCE(sock_net(sk)->ipv4.sysctl_tcp_tso_rtt_log);
+	if (rtt_log < BITS_PER_TYPE(max_bytes))
+		bytes += max_bytes >> rtt_log;
+	bytes = min_t(unsigned long, bytes, max_bytes);
+	return max_t(u32, bytes / mss_now, floor_segs);
+}
+
+/* fn comes first: it may have a say in the rate. */
+#define AIRTCP_TSO_FLOOR(name, fn)					\
+static u32 name(struct sock *sk, unsigned int mss_now)			\
+{									\
+	u32 floor_segs = fn(sk);					\
+									\
+	return airtcp_tso_autosize(sk, mss_now, floor_segs);		\
+}
+
+#define AIRTCP_TSO_SHIM(name, fn)					\
+static u32 name(struct sock *sk, unsigned int mss_now)			\
+{									\
+	return fn(sk, mss_now);						\
+}
+
+static inline u32 airtcp_call_tso_hook(const struct tcp_congestion_ops *ops,
+				       struct sock *sk, unsigned int mss_now)
+{
+	return ops->tso_segs(sk, mss_now);
+}
+#else
+#define AIRTCP_TSO_HOOK			min_tso_segs
+
+#define AIRTCP_TSO_FLOOR(name, fn)					\
+static u32 name(struct sock *sk)					\
+{									\
+	return fn(sk);							\
+}
+
+#define AIRTCP_TSO_SHIM(name, fn)					\
+static u32 name(struct sock *sk)					\
+{									\
+	return fn(sk, tcp_sk(sk)->mss_cache);				\
+}
+
+static inline u32 airtcp_call_tso_hook(const struct tcp_congestion_ops *ops,
+				       struct sock *sk, unsigned int mss_now)
+{
+	return ops->min_tso_segs(sk);
+}
+#endif
+#define AIRTCP_TSO_FLOOR_OPS(name)	.AIRTCP_TSO_HOOK = name
 
 /* Copies a string into a trace record, inside TP_fast_assign(). */
 #if AIRTCP_HAVE_ASSIGN_STR_ONE_ARG

@@ -37,6 +37,7 @@
 #include <linux/module.h>
 #include <linux/net.h>
 #include <linux/percpu.h>
+#include <linux/stringify.h>
 #include <linux/timex.h>
 #include <net/net_namespace.h>
 #include <net/tcp.h>
@@ -50,7 +51,7 @@ enum meter_hook {
 	M_TX_START,
 	M_IN_ACK_EVENT,
 	M_PKTS_ACKED,
-	M_MIN_TSO_SEGS,
+	M_TSO_SEGS,
 	M_CONG_CONTROL,
 	M_UNDO_CWND,
 	M_SNDBUF_EXPAND,
@@ -65,7 +66,7 @@ static const char *const meter_names[M_HOOKS] = {
 	[M_TX_START]		= "cwnd_event_tx_start",
 	[M_IN_ACK_EVENT]	= "in_ack_event",
 	[M_PKTS_ACKED]		= "pkts_acked",
-	[M_MIN_TSO_SEGS]	= "min_tso_segs",
+	[M_TSO_SEGS]		= __stringify(AIRTCP_TSO_HOOK),
 	[M_CONG_CONTROL]	= "cong_control",
 	[M_UNDO_CWND]		= "undo_cwnd",
 	[M_SNDBUF_EXPAND]	= "sndbuf_expand",
@@ -165,15 +166,17 @@ static void meter_pkts_acked(struct sock *sk, const struct ack_sample *sample)
 	meter_end(M_PKTS_ACKED, begin, flags);
 }
 
-static u32 meter_min_tso_segs(struct sock *sk)
+static u32 meter_tso(struct sock *sk, unsigned int mss_now)
 {
 	unsigned long flags;
 	cycles_t begin = meter_begin(&flags);
-	u32 ret = meter_target.min_tso_segs(sk);
+	u32 ret = airtcp_call_tso_hook(&meter_target, sk, mss_now);
 
-	meter_end(M_MIN_TSO_SEGS, begin, flags);
+	meter_end(M_TSO_SEGS, begin, flags);
 	return ret;
 }
+
+AIRTCP_TSO_SHIM(meter_tso_segs, meter_tso)
 
 static void meter_control(struct sock *sk, u32 ack, int flag,
 			  const struct rate_sample *rs)
@@ -234,7 +237,7 @@ static const struct tcp_congestion_ops meter_hooks = {
 	.set_state	= meter_set_state,
 	.in_ack_event	= meter_in_ack_event,
 	.pkts_acked	= meter_pkts_acked,
-	.min_tso_segs	= meter_min_tso_segs,
+	.AIRTCP_TSO_HOOK = meter_tso_segs,
 	.cong_control	= meter_cong_control,
 	.undo_cwnd	= meter_undo_cwnd,
 	.sndbuf_expand	= meter_sndbuf_expand,
@@ -387,7 +390,7 @@ static int __init meter_init(void)
 	METER_WRAP(cong_avoid);
 	METER_WRAP(set_state);
 	METER_WRAP(pkts_acked);
-	METER_WRAP(min_tso_segs);
+	METER_WRAP(AIRTCP_TSO_HOOK);
 	METER_WRAP(cong_control);
 	METER_WRAP(undo_cwnd);
 	METER_WRAP(sndbuf_expand);

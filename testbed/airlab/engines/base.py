@@ -51,16 +51,30 @@ class Watch:
     """How a run reports progress and is told to stop.
 
     ``progress`` is called with the virtual seconds of the experiment that have passed.
+    ``said`` gets every line of the console.  ``silence_s`` replaces the engine's own patience
+    with a guest that says nothing, and ``limit_s`` bounds the whole run; both are in wall
+    seconds and may be changed meanwhile.
     """
 
     progress: Callable[[float], None] = field(default=lambda _seconds: None)
+    said: Callable[[str], None] = field(default=lambda _line: None)
     cancel: threading.Event = field(default_factory=threading.Event)
+    silence_s: float | None = None
+    limit_s: float | None = None
 
 
 class Engine(Protocol):
     """A place to run plans."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As manifests and ``--engine`` say it."""
+        ...
+
+    @property
+    def parallel(self) -> bool:
+        """Whether runs at the same time leave each other alone."""
+        ...
 
     def availability(self) -> Availability:
         """Whether this engine can be used here; must not leave anything behind."""
@@ -68,6 +82,10 @@ class Engine(Protocol):
 
     def provenance(self) -> dict[str, Any]:
         """What a result's manifest says about kernel, engine and flags."""
+        ...
+
+    def interactive(self, plan: CellPlan) -> int:
+        """A shell on this terminal in the plan's network; returns the exit status."""
         ...
 
     def run(self, plan: CellPlan, scratch: Path, watch: Watch, slot: int) -> RawRun:

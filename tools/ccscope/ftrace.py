@@ -22,6 +22,7 @@ happened, then numpy gathers the fields of all events of a type at once.
 from __future__ import annotations
 
 import re
+import struct
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,13 +32,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from airlab.model import AirlabError
+from ccscope.errors import CcscopeError
 
 PAGE_BYTES = 4096
 _PADDING, _TIME_EXTEND, _TIME_STAMP = 29, 30, 31
 _MISSED_EVENTS, _MISSED_STORED = 1 << 31, 1 << 30
 _COMMIT_MASK = (1 << 27) - 1
 _STAMP_MASK = (1 << 59) - 1
+_MAX_STACK = 128
+STACK = ("ftrace", "kernel_stack")
+"""The event that follows an event whose trigger asks for the stack."""
+CPU_PLACES = 40
+"""Bits of ``common_at`` below the CPU's number, so that the places of CPUs do not mix."""
 
 Array = npt.NDArray[Any]
 Columns = dict[str, Array]
@@ -93,7 +99,9 @@ class Trace:
 
     Attributes:
         events: by ``system:event``, columns of equal length: ``t_ns`` (int64,
-            CLOCK_MONOTONIC, never decreasing within a CPU) and the event's fields.
+            CLOCK_MONOTONIC, never decreasing), the event's fields and
+            ``common_at``, the event's place among all events of its CPU's pages (from 0, plus
+            ``first``).
         count: events of all types, those without a format file too.
         lost: events the ring buffer could not keep.  At least 1 when a page says that some
             are missing without saying how many.
@@ -114,13 +122,13 @@ def parse_format(text: str, system: str) -> EventFormat:
     """Read an event's ``format`` file.
 
     Raises:
-        AirlabError: the text is not such a file.
+        CcscopeError: the text is not such a file.
     """
     name = re.search(r"^name:\s*(\S+)", text, re.MULTILINE)
     number = re.search(r"^ID:\s*(\d+)", text, re.MULTILINE)
     fields = tuple(_parse_field(m) for m in _FIELD.finditer(text))
     if not name or not number or not fields:
-        raise AirlabError(f"trace: the format file of an event of system {system!r} is damaged")
+        raise CcscopeError(f"trace: the format file of an event of system {system!r} is damaged")
     return EventFormat(system, name.group(1), int(number.group(1)), fields)
 
 
@@ -140,35 +148,47 @@ def read_formats(folder: Path) -> tuple[int, list[EventFormat]]:
     """Read ``trace.formats``: (bytes of a page header, the event formats).
 
     Raises:
-        AirlabError: ``header_page`` is missing or a file is damaged.
+        CcscopeError: ``header_page`` is missing or a file is damaged.
     """
     header = folder / "header_page"
     if not header.is_file():
-        raise AirlabError(f"trace: {header} is missing, so the pages cannot be read")
-    data = re.search(r"\bdata;\s*offset:(\d+);", header.read_text())
-    if data is None:
-        raise AirlabError(f"trace: {header} does not say where the data start")
+        raise CcscopeError(f"trace: {header} is missing, so the pages cannot be read")
     formats = [
         parse_format(path.read_text(), path.name.partition(".")[0])
         for path in sorted(folder.iterdir())
         if path.name != "header_page"
     ]
-    return int(data.group(1)), formats
+    return parse_header(header.read_text()), formats
 
 
-def parse_pages(raw: bytes, formats: Iterable[EventFormat], header_bytes: int = 16) -> Trace:
+def parse_header(text: str) -> int:
+    """Bytes of a page header, from the text of ``events/header_page``.
+
+    Raises:
+        CcscopeError: the text is not that file's.
+    """
+    data = re.search(r"\bdata;\s*offset:(\d+);", text)
+    if data is None:
+        raise CcscopeError("trace: header_page does not say where the data start")
+    return int(data.group(1))
+
+
+def parse_pages(
+    raw: bytes, formats: Iterable[EventFormat], header_bytes: int = 16, first: int = 0
+) -> Trace:
     """Decode concatenated ring-buffer pages of one CPU.
 
     Args:
         raw: whole pages of 4096 bytes, oldest first.
         formats: the events to decode; others are only counted.
         header_bytes: size of a page header (16 on 64-bit kernels, 12 on 32-bit ones).
+        first: what ``common_at`` starts from.
 
     Raises:
-        AirlabError: the length is not a multiple of 4096, or a page is damaged.
+        CcscopeError: the length is not a multiple of 4096, or a page is damaged.
     """
     if len(raw) % PAGE_BYTES:
-        raise AirlabError(
+        raise CcscopeError(
             f"trace: {len(raw)} bytes are not whole pages of {PAGE_BYTES}; the file was cut"
         )
     offsets, times = array("q"), array("q")
@@ -177,7 +197,7 @@ def parse_pages(raw: bytes, formats: Iterable[EventFormat], header_bytes: int = 
         lost += _scan_page(raw, base, header_bytes, offsets, times)
     where = np.frombuffer(offsets, dtype=np.int64)
     when = np.frombuffer(times, dtype=np.int64)
-    return _gather(raw, where, when, list(formats), lost)
+    return _gather(raw, where, when, (list(formats), lost, first))
 
 
 def _scan_page(raw: bytes, base: int, header: int, offsets: array[int], times: array[int]) -> int:
@@ -186,7 +206,7 @@ def _scan_page(raw: bytes, base: int, header: int, offsets: array[int], times: a
     commit = int.from_bytes(raw[base + 8 : base + 12], "little")
     length = commit & _COMMIT_MASK
     if header + length > PAGE_BYTES:
-        raise AirlabError(f"trace: page {base // PAGE_BYTES} claims {length} bytes of events")
+        raise CcscopeError(f"trace: page {base // PAGE_BYTES} claims {length} bytes of events")
     words = np.frombuffer(raw, dtype="<u4", count=length // 4, offset=base + header).tolist()
     data = base + header
     top = now & ~_STAMP_MASK
@@ -197,7 +217,7 @@ def _scan_page(raw: bytes, base: int, header: int, offsets: array[int], times: a
         if kind == _PADDING and delta == 0:
             break
         if kind in (0, _PADDING, _TIME_EXTEND, _TIME_STAMP) and at + 1 >= end:
-            raise AirlabError(f"trace: page {base // PAGE_BYTES} ends inside an event")
+            raise CcscopeError(f"trace: page {base // PAGE_BYTES} ends inside an event")
         if kind < _PADDING:
             now += delta
             offsets.append(data + 4 * at + (4 if kind else 8))
@@ -213,7 +233,7 @@ def _scan_page(raw: bytes, base: int, header: int, offsets: array[int], times: a
             now += delta
             at += 1 + max((words[at + 1] + 3) // 4, 1)
     if at > end:
-        raise AirlabError(f"trace: page {base // PAGE_BYTES} ends inside an event")
+        raise CcscopeError(f"trace: page {base // PAGE_BYTES} ends inside an event")
     return _lost_before(raw, base + header + length, base + PAGE_BYTES, commit)
 
 
@@ -225,7 +245,10 @@ def _lost_before(raw: bytes, tail: int, page_end: int, commit: int) -> int:
     return 1
 
 
-def _gather(raw: bytes, where: Array, when: Array, formats: list[EventFormat], lost: int) -> Trace:
+def _gather(
+    raw: bytes, where: Array, when: Array, how: tuple[list[EventFormat], int, int]
+) -> Trace:
+    formats, lost, first = how
     longest = max((f.record.itemsize for f in formats), default=2)
     # Room behind the last page, so that a record's window never leaves the buffer.
     buffer = np.frombuffer(raw + bytes(longest), dtype=np.uint8)
@@ -238,6 +261,7 @@ def _gather(raw: bytes, where: Array, when: Array, formats: list[EventFormat], l
         rows = np.flatnonzero(numbers == form.number)
         columns = _columns(buffer, where[rows], form) if len(rows) else _no_rows(form)
         columns["t_ns"] = when[rows]
+        columns["common_at"] = rows + first
         trace.events[f"{form.system}:{form.name}"] = columns
     known = {f.number for f in formats}
     found, counts = np.unique(numbers, return_counts=True)
@@ -251,6 +275,9 @@ def _no_rows(form: EventFormat) -> Columns:
     empty = np.zeros(0, dtype=form.record)
     columns: Columns = {f.name: np.ascontiguousarray(empty[f.name]) for f in form.fields}
     columns["t_ns"] = np.zeros(0, dtype=np.int64)
+    columns["common_at"] = np.zeros(0, dtype=np.int64)
+    if (form.system, form.name) == STACK:
+        columns["caller"] = np.zeros(0, dtype=object)
     return columns
 
 
@@ -262,7 +289,22 @@ def _columns(buffer: Array, where: Array, form: EventFormat) -> Columns:
     for item in form.fields:
         values = np.ascontiguousarray(records[item.name])
         columns[item.name] = _strings(buffer, where, values) if item.data_loc else values
+    if (form.system, form.name) == STACK:
+        columns["caller"] = _callers(buffer, where, form)
     return columns
+
+
+def _callers(buffer: Array, where: Array, form: EventFormat) -> Array:
+    """The addresses of each stack, innermost first, as tuples."""
+    places = {f.name: f.offset for f in form.fields}
+    made = np.empty(len(where), dtype=object)
+    for row, start in enumerate(where.tolist()):
+        at = start + places["size"]
+        count = int.from_bytes(buffer[at : at + 4].tobytes(), "little")
+        begin = start + places["caller"]
+        words = buffer[begin : begin + 8 * min(count, _MAX_STACK)].tobytes()
+        made[row] = struct.unpack(f"<{len(words) // 8}Q", words[: len(words) // 8 * 8])
+    return made
 
 
 def _strings(buffer: Array, where: Array, locations: Array) -> Array:
@@ -272,6 +314,30 @@ def _strings(buffer: Array, where: Array, locations: Array) -> Array:
         begin = start + (word & 0xFFFF)
         texts.append(bytes(buffer[begin : begin + (word >> 16)]).split(b"\0")[0].decode("latin1"))
     return np.array(texts, dtype=object)
+
+
+def merge(traces: Iterable[Trace]) -> Trace:
+    """The traces of several CPUs as one, each event's rows in order of time."""
+    whole = Trace()
+    parts: dict[str, list[Columns]] = {}
+    for trace in traces:
+        whole.count += trace.count
+        whole.lost += trace.lost
+        for number, count in trace.unknown.items():
+            whole.unknown[number] = whole.unknown.get(number, 0) + count
+        for event, columns in trace.events.items():
+            parts.setdefault(event, []).append(columns)
+    whole.events = {event: in_order(pieces) for event, pieces in parts.items()}
+    return whole
+
+
+def in_order(pieces: list[Columns]) -> Columns:
+    """Pieces of one event's columns as one, sorted by time."""
+    if len(pieces) == 1:
+        return pieces[0]
+    joined = {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0]}
+    order = np.argsort(joined["t_ns"], kind="stable")
+    return {name: values[order] for name, values in joined.items()}
 
 
 def parse_stats(text: str) -> dict[str, float]:
@@ -285,18 +351,28 @@ def lost_in_stats(stats: Mapping[str, float]) -> int:
     return int(sum(stats.get(k, 0.0) for k in ("overrun", "commit overrun", "dropped events")))
 
 
+def trace_parts(raw: Path) -> list[bytes]:
+    """The ring buffer's pages by processor; empty without a trace."""
+    return [part.read_bytes() for part in sorted(raw.glob("trace.raw*"))]
+
+
 def read_trace(raw: Path) -> Trace:
     """Decode the trace of a raw folder (``trace.raw``, ``trace.formats``, ``trace.stats``).
 
+    Of a machine with several processors there is a ``trace.raw.N`` and ``trace.stats.N`` for each
+    but number 0.
+
     Raises:
-        AirlabError: a part is missing or damaged.
+        CcscopeError: a part is missing or damaged.
     """
-    pages = raw / "trace.raw"
-    if not pages.is_file():
-        raise AirlabError(f"trace: {pages} is missing although the plan asked for a trace")
+    parts = trace_parts(raw)
+    if not parts:
+        raise CcscopeError(f"trace: {raw / 'trace.raw'} is missing, so there is no trace to read")
     header_bytes, formats = read_formats(raw / "trace.formats")
-    trace = parse_pages(pages.read_bytes(), formats, header_bytes)
-    stats = raw / "trace.stats"
-    if stats.is_file():
-        trace.lost = max(trace.lost, lost_in_stats(parse_stats(stats.read_text())))
+    trace = merge(
+        parse_pages(part, formats, header_bytes, cpu << CPU_PLACES)
+        for cpu, part in enumerate(parts)
+    )
+    told = [parse_stats(file.read_text()) for file in sorted(raw.glob("trace.stats*"))]
+    trace.lost = max(trace.lost, sum(map(lost_in_stats, told)))
     return trace

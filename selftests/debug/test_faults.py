@@ -1,0 +1,124 @@
+"""Every single allocation of a step fails once: the step fails cleanly or works, nothing is left.
+
+tcp_j allocates nothing itself, so what is tested is what a failure around it does: the module's
+registration, sockets that come and change their algorithm, ss, parameters.
+"""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+from airlab.labroot import copy_tree_into, ensure_root
+from debuglab import Labs
+from guestlab import ScriptView
+from test_tcp_j_life import NETWORK
+
+pytestmark = pytest.mark.guest
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+_FLAGS = ("-O2", "-s", "-static", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wshadow")
+
+# What fails only now and then, in a task that asks for it.
+RARELY = r"""
+rarely() {
+	for f in failslab fail_page_alloc; do
+		echo Y >$D/$f/task-filter
+		echo -1 >$D/$f/times
+		echo 3 >$D/$f/probability
+	done
+	sh -c 'echo 1 >/proc/self/make-it-fail && exec "$@"' sh "$@"
+	echo 0 >$D/failslab/probability
+	echo 0 >$D/fail_page_alloc/probability
+}
+"""
+SCRIPT = (
+    NETWORK
+    + RARELY
+    + r"""
+cp /lab/faults /usr/bin/faults && chmod 755 /usr/bin/faults
+D=/sys/kernel/debug
+[ -d $D/failslab ] || mount -t debugfs debug $D
+for f in failslab fail_page_alloc; do
+	echo 0 >$D/$f/verbose
+	echo N >$D/$f/ignore-gfp-wait
+done
+# The tracing core itself warns when it cannot add a module's events: its allocations are spared.
+set -- $(grep -A1 -w event_create_dir /proc/kallsyms)
+for f in failslab fail_page_alloc; do
+	echo 0x$1 >$D/$f/reject-start
+	echo 0x$4 >$D/$f/reject-end
+	echo 32 >$D/$f/stacktrace-depth
+done
+echo N >$D/fail_page_alloc/ignore-gfp-highmem
+echo 0 >$D/fail_page_alloc/min-order
+par=/sys/module/tcp_j/parameters
+module=/usr/lib/modules/$(uname -r)/tcp_j.ko
+
+faults load $module tcp_j >>/out/facts || exit 1
+fact load.left $(loaded)
+in_a faults autoload j tcp_j >>/out/facts || exit 1
+fact autoload.left $(loaded)
+modprobe tcp_j
+in_a faults open 10.0.0.2 5001 j >>/out/facts || exit 1
+in_a faults switch 10.0.0.2 5001 j >>/out/facts || exit 1
+flow --seconds 20 &
+sender=$!
+until in_a ss -tin | grep -q 'bbr:(bw:'; do sleep 0.05; done
+in_a faults dump >>/out/facts || exit 1
+faults write $par/alpha_permille 850 >>/out/facts || exit 1
+fact write.value $(cat $par/alpha_permille)
+wait $sender
+fact flow $?
+
+rarely ip netns exec a airflow churn --to 10.0.0.2 --port 5001 --cc j --count 60 --seed 3 \
+	--parallel 10 --json /out/json/rarely.json >/tmp/rarely 2>&1
+fact rarely $? $(cat /tmp/rarely)
+flow --bytes 300000 --json /out/json/after.json
+fact after $?
+unload unloaded
+kill $recv4 $recv6
+wait
+"""
+)
+
+
+@cache
+def _program() -> bytes:
+    root = ensure_root()
+    folder = copy_tree_into(root, PROGRAMS, "debug-programs")
+    there = f"/build/{folder.name}/faults"
+    root.chroot(["gcc", *_FLAGS, "-o", there, f"{there}.c"], what="building faults")
+    made = (folder / "faults").read_bytes()
+    shutil.rmtree(folder)
+    return made
+
+
+@pytest.fixture(scope="module")
+def faults(labs: Labs) -> ScriptView:
+    return labs.on("debug-kasan").script(SCRIPT, {"faults": _program()}, modules="veth sch_netem")
+
+
+@pytest.mark.parametrize(
+    ("step", "least"),
+    [("load", 20), ("autoload", 5), ("open", 5), ("switch", 1), ("dump", 3), ("write", 2)],
+)
+def test_every_allocation_of_a_step_may_fail(faults: ScriptView, step: str, least: int) -> None:
+    """``least``: allocations that the step has at least; fewer would mean that none failed."""
+    tries, failed = int(faults.facts[f"{step}.tries"]), int(faults.facts[f"{step}.failed"])
+    assert tries > least
+    assert failed <= tries
+    if step == "load":
+        assert failed > 10, "loading a module survived faults that it cannot survive"
+
+
+def test_what_failed_left_nothing_behind(faults: ScriptView) -> None:
+    facts = faults.facts
+    assert facts["load.left"] == facts["autoload.left"] == "no"
+    assert facts["write.value"] == "850"
+    assert facts["flow"] == "0"
+    assert facts["after"] == "0"
+    assert faults.report("after")["bytes"] == 300_000
+    assert facts["unloaded"].split()[0] == "no"

@@ -1,0 +1,115 @@
+"""Programs that only the guest tests need, built like the guest's own and shipped as test files.
+
+They are no part of the image: its digest, hence every measurement, stays what it is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from airlab import paths
+from airlab.labroot import copy_tree_into, ensure_root, tree_digest
+
+SOURCE = Path(__file__).resolve().parent / "programs"
+NAMES = ("cctl", "ccstorm", "ccmany")
+_FLAGS = ("-O2", "-s", "-static", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wshadow",
+          "-Wno-missing-field-initializers")  # fmt: skip
+
+INSTALL = (
+    "".join(f"cp /lab/{name} /usr/bin/{name} && chmod 755 /usr/bin/{name}\n" for name in NAMES)
+    + r"""
+# A guest that says nothing counts as hung, and these scripts may be long on a slow kernel.
+(
+	n=0
+	while [ $n -lt 1000 ] && sleep 5; do
+		n=$((n + 1))
+		echo "@T $((n * 5))" >/dev/console
+	done
+) &
+"""
+)
+"""Shell lines with which a test's script makes the programs its own and stays in touch."""
+
+TWO_HOSTS = r"""
+# Hosts a and b: 10 ms each way, some loss; b has a second address for routes of its own.
+ip netns add a
+ip netns add b
+ip link add v netns a type veth peer name v netns b
+for n in a b; do
+	[ $n = a ] && i=1 || i=2
+	ip -n $n link set lo up
+	ip -n $n addr add 10.0.0.$i/24 dev v
+	ip -n $n addr add fd00::$i/64 dev v nodad
+	ip -n $n link set v up
+	tc -n $n qdisc add dev v root netem delay 10ms loss 1% limit 1000
+done
+ip -n b addr add 10.0.0.3/24 dev v
+ip -n b addr add fd00::3/64 dev v nodad
+until ip netns exec a ping -c 1 -W 1 10.0.0.2 && ip netns exec a ping -6 -c 1 -W 1 fd00::2
+do :; done >/dev/null 2>&1
+"""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A congestion control and the module it lives in.
+
+    ``knobs`` are the module's parameters with good values, the default last; ``shown`` is what
+    ``ss -ti`` prints of it.
+    """
+
+    cc: str
+    module: str
+    shown: str
+    knobs: dict[str, str]
+
+
+ALGORITHMS = [
+    Algorithm(
+        cc="j",
+        module="tcp_j",
+        shown="bbr:(bw:",
+        knobs={
+            "alpha_permille": "0 500 999 900",
+            "min_interval_us": "0 1000000 1000",
+            "clamp_decrease": "0 1",
+        },
+    )
+]
+"""What the tests of life and privilege are run for."""
+
+BAD_VALUES = "x -1 4294967296 1e3"
+"""Values that no parameter of a module takes."""
+
+
+@cache
+def programs() -> dict[str, bytes]:
+    """The built programs by name, as files below ``/lab``; built again when a source changed."""
+    target = paths.cache() / "guest-test-programs"
+    stamp = target / "sources.sha256"
+    digest = tree_digest(SOURCE, paths.GUEST_SOURCE)
+    target.mkdir(parents=True, exist_ok=True)
+    with (target / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.is_file() or stamp.read_text() != digest:
+            _build(target)
+            stamp.write_text(digest)
+    return {name: (target / name).read_bytes() for name in NAMES}
+
+
+def _build(target: Path) -> None:
+    root = ensure_root()
+    shared = copy_tree_into(root, paths.GUEST_SOURCE, "guest-shared")
+    folder = copy_tree_into(root, SOURCE, "guest-test-programs")
+    include = f"/build/{shared.name}"
+    for name in NAMES:
+        there = f"/build/{folder.name}/{name}"
+        root.chroot(
+            ["gcc", *_FLAGS, f"-I{include}", "-o", there, f"{there}.c", f"{include}/util.c", "-lm"],
+            what=f"building {name}",
+        )
+        shutil.copy(folder / name, target / name)

@@ -1,0 +1,7 @@
+"""``python -m ccscope``."""
+
+import sys
+
+from ccscope.cli import main
+
+sys.exit(main())

@@ -1,0 +1,296 @@
+"""The ``ccscope`` command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ccscope import __version__
+from ccscope.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, CcscopeError
+
+_DESCRIPTION = "See what TCP does on a running Linux host, and why."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status.
+
+    0: all well.  1: something measured or judged failed.  2: wrong use, or a right or tool
+    is missing.  130: interrupted.
+    """
+    args = _parser().parse_args(argv)
+    # Shells start background jobs with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    handler: Callable[[argparse.Namespace], int] = args.handler
+    try:
+        return handler(args)
+    except CcscopeError as error:
+        print(f"ccscope: error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("ccscope: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return EXIT_OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("ccscope", description=_DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"ccscope {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_record(commands)
+    _add_finish(commands)
+    _add_import(commands)
+    _add_export(commands)
+    _add_doctor(commands)
+    _add_info(commands)
+    _add_schema(commands)
+    return parser
+
+
+def _add_record(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser(
+        "record",
+        help="record what TCP does on this host",
+        description="Records until Ctrl-C, the end of COMMAND, or --for.",
+    )
+    sub.add_argument("-o", "--out", type=Path, metavar="DIR", help="default: ccscope-DATE-TIME")
+    chosen = sub.add_argument_group("flows (all must hold; without any: every flow)")
+    chosen.add_argument("--port", type=int, action="append", default=[], help="local or remote")
+    chosen.add_argument("--addr", action="append", default=[], help="address or network")
+    chosen.add_argument("--cc", action="append", default=[], help="congestion-control algorithm")
+    chosen.add_argument("--pid", type=int, action="append", default=[], help="process")
+    chosen.add_argument("--cgroup", action="append", default=[], help="folder of a cgroup")
+    chosen.add_argument("--netns", action="append", default=[], help="network namespace (ip netns)")
+    sub.add_argument("--source", choices=("auto", "tracefs", "sockdiag"), default="auto")
+    sub.add_argument(
+        *("--per", "-p"),
+        default="ack",
+        help="ack (default), change (states and retransmissions only) or an interval like 100ms",
+    )
+    sub.add_argument("--for", dest="for_s", type=_seconds, default=0.0, help="end after, like 30s")
+    sub.add_argument("--ring", type=_seconds, default=0.0, help="keep this long before a trigger")
+    sub.add_argument(
+        "--trigger", action="append", default=[], choices=("loss", "cwr", "stall"), help="ends it"
+    )
+    sub.add_argument("--after", type=_seconds, default=5.0, help="go on this long (default 5s)")
+    sub.add_argument("--pcap", action="store_true", help="tcpdump's capture beside it")
+    sub.add_argument("--snaplen", type=int, default=128, help="bytes of each packet (default 128)")
+    sub.add_argument("--buffer", type=int, default=8192, metavar="KB", help="of each CPU's ring")
+    sub.add_argument("command", nargs="*", metavar="-- COMMAND", help="record while it runs")
+    sub.set_defaults(handler=_record)
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s|m|min|h)?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 100ms, 30s or 5m")
+    return float(match[1]) * _UNIT_S[match[2] or "s"]
+
+
+_UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def _record(args: argparse.Namespace) -> int:
+    from ccscope.flows import Selection
+    from ccscope.recorder import Options, Session
+
+    if bool(args.ring) != bool(args.trigger):
+        raise CcscopeError("--ring and --trigger belong together: what to keep, and when to stop")
+    per = args.per if args.per in ("ack", "change") else "sample"
+    selection = Selection(
+        *(tuple(args.port), tuple(args.addr), tuple(args.cc), tuple(args.pid)),
+        *(tuple(args.cgroup), tuple(_netns(name) for name in args.netns)),
+    )
+    options = Options(
+        folder=args.out or Path(time.strftime("ccscope-%Y%m%d-%H%M%S")),
+        selection=selection,
+        source=args.source,
+        per=per,
+        interval_s=_interval(args.per) if per == "sample" else 0.1,
+        ring_s=args.ring,
+        triggers=tuple(args.trigger),
+        after_s=args.after,
+        for_s=args.for_s,
+        pcap=args.pcap,
+        snaplen=args.snaplen,
+        buffer_kb=args.buffer,
+        command=tuple(args.command),
+    )
+    return Session(options).run()
+
+
+def _interval(text: str) -> float:
+    try:
+        made = _seconds(text)
+    except argparse.ArgumentTypeError as error:
+        raise CcscopeError(f"--per {text}: ack, change, or a time like 100ms") from error
+    if made < 0.001:
+        raise CcscopeError(f"--per {text}: polls need 1 ms at least")
+    return made
+
+
+def _netns(name: str) -> int:
+    path = Path(name) if "/" in name else Path("/run/netns") / name
+    try:
+        return path.stat().st_ino
+    except OSError as error:
+        raise CcscopeError(f"--netns {name}: {path}: {error.strerror}") from error
+
+
+def _add_finish(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser("finish", help="make the tables of a recording that was cut off")
+    sub.add_argument("recording", type=Path, metavar="DIR")
+    sub.set_defaults(handler=_finish)
+
+
+def _finish(args: argparse.Namespace) -> int:
+    from ccscope.decode import finish
+
+    meta = finish(args.recording)
+    for problem in meta["problems"]:
+        print(f"problem: {problem}")
+    print(f"{args.recording}: " + ", ".join(f"{n} {c} rows" for n, c in meta["tables"].items()))
+    return EXIT_OK
+
+
+def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser("import", help="make a recording of what another tool wrote")
+    sub.add_argument(
+        "source",
+        type=Path,
+        metavar="FILE",
+        help="pcap or pcapng, `ss -tin` log, ftrace text, or a folder with raw trace pages",
+    )
+    sub.add_argument("-o", "--out", type=Path, required=True, metavar="DIR")
+    sub.add_argument(
+        "--format", choices=("pcap", "ss", "ftrace", "raw"), help="default: by content"
+    )
+    sub.set_defaults(handler=_import)
+
+
+def _import(args: argparse.Namespace) -> int:
+    from ccscope.imports import import_file
+
+    meta = import_file(args.source, args.out, args.format)
+    for problem in meta["problems"]:
+        print(f"problem: {problem}")
+    print(f"{args.out}: " + ", ".join(f"{n} {c} rows" for n, c in meta["tables"].items()))
+    return EXIT_OK
+
+
+def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser("export", help="write a recording for another tool")
+    sub.add_argument("recording", type=Path, metavar="DIR")
+    sub.add_argument(
+        *("--format", "-f"),
+        required=True,
+        choices=("csv", "jsonl", "pcapng", "perfetto", "qlog", "xplot"),
+    )
+    sub.add_argument(
+        *("-o", "--out"),
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="a file (jsonl, pcapng, perfetto) or a folder (csv, qlog, xplot)",
+    )
+    sub.set_defaults(handler=_export)
+
+
+def _export(args: argparse.Namespace) -> int:
+    from ccscope.export import export
+    from ccscope.recording import Recording
+
+    recording = Recording.open(args.recording)
+    for path in export(recording, args.format, args.out):
+        print(path)
+    for problem in recording.problems:
+        print(f"ccscope: {problem}", file=sys.stderr)
+    return EXIT_OK
+
+
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser("doctor", help="say which sources this host allows, what each gives")
+    sub.set_defaults(handler=_doctor)
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    from ccscope.sources import sockdiag, tracefs
+
+    try:
+        offered = tracefs.offer(tracefs.find(), per_ack=True)
+        print(f"tracefs: usable at {offered.root}")
+        _list(offered.gives, offered.cannot)
+        left = tracefs.stale(offered.root) if offered.root else []
+        if left:
+            print(f"  left by recorders that are gone, removed by the next record: {left}")
+    except CcscopeError as error:
+        print(f"tracefs: not usable: {error}")
+    try:
+        count = sum(1 for piece in sockdiag.Poller().dump() for _ in sockdiag.sockets(piece))
+        print(f"sockdiag: usable, {count} connections now")
+        _list(["samples: TCP_INFO, congestion control, SACK"], sockdiag.CANNOT)
+    except CcscopeError as error:
+        print(f"sockdiag: not usable: {error}")
+    return EXIT_OK
+
+
+def _list(gives: Sequence[str], cannot: Sequence[str]) -> None:
+    for text in gives:
+        print(f"  gives {text}")
+    for text in cannot:
+        print(f"  cannot give {text}")
+
+
+def _add_info(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser("info", help="say what a recording holds")
+    sub.add_argument("recording", type=Path, metavar="DIR", help="a recording or airlab cell")
+    sub.set_defaults(handler=_info)
+
+
+def _info(args: argparse.Namespace) -> int:
+    from ccscope.recording import Recording
+
+    recording = Recording.open(args.recording)
+    print(f"{recording.path}: {recording.kind}, {recording.duration_s:.3f} s")
+    for source in recording.meta.get("sources", []):
+        print(f"source {source['name']}: {source.get('why', '')}".rstrip(": "))
+        for missing in source.get("cannot", []):
+            print(f"  cannot: {missing}")
+    for label, flow in recording.flows.items():
+        ends = f"{flow['src']}:{flow['sport']} -> {flow['dst']}:{flow['dport']}"
+        print(f"flow {label}: {ends} {flow.get('cc', '')}".rstrip())
+    for name in recording.tables():
+        columns = recording.table(name)
+        print(f"table {name}: {len(columns['t_s'])} rows")
+    for name, count in recording.meta.get("lost", {}).items():
+        print(f"lost by {name}: {count} events")
+    for problem in recording.problems:
+        print(f"problem: {problem}")
+    return EXIT_OK
+
+
+def _add_schema(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = commands.add_parser("schema", help="tables and columns with units and meanings")
+    sub.add_argument("--json", action="store_true", help="the JSON schema of recording.json")
+    sub.set_defaults(handler=_schema)
+
+
+def _schema(args: argparse.Namespace) -> int:
+    from ccscope import schema
+
+    if args.json:
+        print(json.dumps(schema.json_schema(), indent=1))
+        return EXIT_OK
+    for table in schema.TABLES.values():
+        print(f"{table.name}: {table.about}")
+        for column in table.columns:
+            unit = f" [{column.unit}]" if column.unit else ""
+            print(f"  {column.name}{unit}: {column.about}")
+    return EXIT_OK
