@@ -157,3 +157,22 @@ def test_the_rules_of_auto(
     if not works:
         with pytest.raises(AirlabError, match="--engine kvm does not work here: as the test says"):
             choosing.choose("kvm", plans=[], kernel=None, fast=fast)
+
+
+@pytest.mark.parametrize(
+    ("slept", "reason"),
+    [
+        # /proc/uptime cuts its hundredths off: this is what a right clock may show of 0.8 s.
+        ((0.79, 0.8, 0.81, 0.8, 0.8), ""),
+        ((0.81, 0.8, 0.4, 0.8, 0.8), "its clock is wrong: a sleep of 0.8 s took 0.400 s"),
+        ((1.7, 1.7, 1.7, 1.7, 1.7), "its clock is wrong: its seconds took 0.47 s"),
+        ((0.8, 0.8, 0.8), "the guest gave 4 of 6 signs of life"),
+    ],
+    ids=["hundredths", "short", "slow", "few"],
+)
+def test_what_is_a_wrong_clock(slept: tuple[float, ...], reason: str) -> None:
+    guest = [10.0 + sum(slept[:n]) for n in range(len(slept) + 1)]
+    here = [100.0 + 0.8 * n for n in range(len(guest))]
+    ok, text = kvm.ProbeClock(guest, here).judge()
+    assert ok == (not reason)
+    assert text == (reason or "a guest booted in it; its seconds took 1.00 s")
