@@ -97,7 +97,7 @@ wait $four $five $six
 cat /tmp/count.* >>/out/facts
 unload unloaded
 kill $recv4 $recv6
-wait $recv4 $recv6
+wait
 """
 )
 
