@@ -24,6 +24,7 @@ SCRIPT = (
     + INSTALL
     + r"""
 seconds=@SECONDS@
+stage() { echo "stress: $*" >/dev/console; }
 par=/sys/module/tcp_j/parameters
 modprobe tcp_j
 for n in c d; do ip netns add $n; done
@@ -86,18 +87,23 @@ ip netns exec c sh /tmp/polls.sh c &
 five=$!
 writes &
 six=$!
+stage storms
 wait $one
 fact storm1 $? $(cat /tmp/storm1)
 wait $two
 fact storm2 $? $(cat /tmp/storm2)
+stage long flow
 wait $three
 fact long $?
 touch /tmp/over
+stage polls and writes
 wait $four $five $six
 cat /tmp/count.* >>/out/facts
+stage unload
 unload unloaded
+stage receivers
 kill $recv4 $recv6
-wait
+wait $recv4 $recv6 || :
 """
 )
 
