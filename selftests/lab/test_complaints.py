@@ -27,6 +27,32 @@ def test_races_are_known_by_the_modules_on_either_stack() -> None:
     assert "value changed" in found[1].text and "between" not in found[1].text
 
 
+@pytest.mark.parametrize(
+    ("frames", "modules"),
+    [
+        (("j_acked+0x1/0x20 [tcp_j]", "tcp_ack+0x1/0x20"), {"tcp_j"}),
+        (("__run_timers+0x1/0x20", "mod_timer+0x1/0x20", "j_acked+0x1/0x20 [tcp_j]"), {"tcp_j"}),
+        # The trace ring buffer reads the clock; the module has only written an event.
+        (
+            ("ktime_get_mono_fast_ns+0x1/0x20", "__rb_reserve_next.constprop.0+0x1/0x20",
+             "ring_buffer_lock_reserve+0x1/0x20", "j_trace_sample+0x1/0x20 [tcp_j]"),
+            set(),
+        ),
+        # The module was interrupted.
+        (
+            ("update_wall_time+0x1/0x20", "asm_sysvec_apic_timer_interrupt+0x1/0x20",
+             "j_acked+0x1/0x20 [tcp_j]"),
+            set(),
+        ),
+        # Races of unknown origin have one stack; a function of ours that the compiler split.
+        (("j_acked.isra.0+0x1/0x20 [tcp_j]",), {"tcp_j"}),
+    ],
+    ids=["access", "own data", "far below", "interrupted", "one frame"],
+)  # fmt: skip
+def test_whose_a_race_is(frames: tuple[str, ...], modules: set[str]) -> None:
+    assert races(_race("some", *frames))[0].modules == modules
+
+
 def test_the_kernels_own_races_are_passed_over() -> None:
     refuse(OWN * 2, {"sch_netem", "veth"})
 

@@ -1,9 +1,12 @@
 """What a guest's kernel says against itself, and which of it makes a run worthless.
 
 Everything does, with one exception: data races that KCSAN found in the kernel's own code.  A
-race is the kernel's own when no frame of either stack lies in a module that did not
-come with the kernel.  Such races are known by their reports (:func:`races`) and tell
-nothing about the modules under test.
+race is the kernel's own when neither access was made by a module that did not come with the
+kernel, nor by a function that such a module called for its own data (two calls deep, as when a
+timer of the module's is started).  What lies further down has only called a part of the
+kernel that races with itself, as the trace ring buffer does when it reads the clock; what lies
+below an interrupt was interrupted.  Such races are known by their reports (:func:`races`)
+and tell nothing about the modules under test.
 """
 
 from __future__ import annotations
@@ -26,7 +29,14 @@ _RACE = re.compile(
     r"^[^\n]*={60,}\s*\n[^\n]*BUG: KCSAN: (?P<title>[^\n]*)\n.*?^[^\n]*={60,}\s*$",
     re.MULTILINE | re.DOTALL,
 )
-_FRAME = re.compile(r"\+0x[0-9a-f]+/0x[0-9a-f]+ \[(\w+)\]")
+_STACK = re.compile(
+    r"^[^\n]*(?:read|write) (?:\([^)]*\) )?to 0x[^\n]* by [^\n]*:\s*\n"
+    r"(?P<frames>(?:[^\n]*\+0x[0-9a-f]+/0x[0-9a-f]+[^\n]*\n)+)",
+    re.MULTILINE,
+)
+_FRAME = re.compile(r"(\w+)[\w.]*\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[(\w+)\])?")
+_INTERRUPT = re.compile(r"asm_(?:sysvec|common_interrupt|exc)")
+_ACCESS_FRAMES = 3
 _SHOWN_LINES = 60
 
 
@@ -36,7 +46,7 @@ class Race:
 
     Attributes:
         title: kind of race and the two functions, as the kernel words it.
-        modules: the modules whose code is on either stack.
+        modules: the modules that made either access, or had it made for them.
         text: the whole report.
     """
 
@@ -77,4 +87,16 @@ def refuse(log: str, own_modules: Collection[str]) -> None:
 
 
 def _race(found: re.Match[str]) -> Race:
-    return Race(found["title"].strip(), frozenset(_FRAME.findall(found[0])), found[0])
+    made = (_accessed(stack["frames"]) for stack in _STACK.finditer(found[0]))
+    return Race(found["title"].strip(), frozenset().union(*made), found[0])
+
+
+def _accessed(frames: str) -> set[str]:
+    """The modules among the frames that an access belongs to, the innermost first."""
+    made = set()
+    for name, module in _FRAME.findall(frames)[:_ACCESS_FRAMES]:
+        if _INTERRUPT.match(name):
+            break
+        if module:
+            made.add(module)
+    return made
