@@ -17,6 +17,7 @@ import pytest
 from airlab import plots, report, results
 from airlab.collect import collect
 from airlab.model import AirlabError, Interval
+from ccscope.draw import curves, look
 
 sys.path.insert(0, str(Path(__file__).parent))
 import conftest_results as synth
@@ -112,24 +113,24 @@ def replace_params(row: results.Row, params: dict[str, Any]) -> results.Row:
 def test_envelope_keeps_extremes_and_holds_values() -> None:
     t = np.array([1.0, 1.1, 1.2, 5.0])
     y = np.array([5.0, 9.0, 1.0, 4.0])
-    times, values = plots.envelope(t, y, 0, 8, 8)
+    times, values = curves.envelope(t, y, 0, 8, 8)
     assert len(times) == len(values) == 16
     assert np.isnan(values[:2]).all()
     assert values[2:4].tolist() == [9.0, 1.0]
     assert (values[4:10] == 1.0).all()
     assert (values[10:] == 4.0).all()
-    assert np.isnan(plots.envelope(t[:0], y[:0], 0, 1, 2)[1]).all()
+    assert np.isnan(curves.envelope(t[:0], y[:0], 0, 1, 2)[1]).all()
 
 
 def test_rebinning_keeps_the_bytes() -> None:
     bins = {"t_s": np.array([0.0, 0.1, 0.2]), "bytes": np.array([100, 200, 300])}
-    _, rate = plots.rebinned(bins, 1.0, 10)
+    _, rate = curves.rebinned(bins, 1.0, 10)
     assert (rate * 0.1 / 8).sum() == pytest.approx(600)
-    assert plots.rebinned({}, 1.0, 4)[1].tolist() == [0, 0, 0, 0]
+    assert curves.rebinned({}, 1.0, 4)[1].tolist() == [0, 0, 0, 0]
 
 
 def test_styles_differ_without_colour() -> None:
-    looks = plots.styles([f"cc{i}" for i in range(7)])
+    looks = look.styles([f"cc{i}" for i in range(7)])
     assert len({look["marker"] for look in looks.values()}) == 7
     assert len({look["color"] for look in looks.values()}) == 7
 
@@ -177,7 +178,7 @@ def test_curves_in_the_page_are_those_of_the_cells(page: str, result: Path) -> N
     cell = data["cells"][0]
     values = np.frombuffer(base64.b64decode(cell["flows"][0]["cwnd"]), dtype="<f4")
     source = plots.load_cell_data(result / "cells" / "j_ber=1e-06_s1")
-    assert np.nanmax(values) == source.tables["acks"]["cwnd_segs"].max()
+    assert np.nanmax(values) == source.recording.table("acks")["cwnd_segs"].max()
     assert len(values) == report.MOST_POINTS
     states = np.frombuffer(base64.b64decode(cell["flows"][0]["ca"]), dtype=np.uint8)
     assert set(states) == {0, 3, 4}
@@ -249,9 +250,9 @@ def test_the_page_works_in_a_browser(page: str, tmp_path: Path) -> None:
     assert found, done.stderr[-2000:]
     assert json.loads(found[1]) == {
         "panels": 4,
-        "series": 14,  # three panels of time and two curves, one with two ssthresh more
+        "series": 10,  # four panels of two curves, one with two ssthresh more
         "zoomed": True,
         "reset": True,
-        "fewer": 9,
+        "fewer": 5,
         "seeds": 2,
     }

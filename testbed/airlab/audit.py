@@ -117,6 +117,12 @@ class Raw:
             raise AirlabError(f"{self.folder / 't0'}: missing or damaged; did the run start?")
         return int(text.split()[0])
 
+    @property
+    def t0_realtime_ns(self) -> int | None:
+        """The same moment on CLOCK_REALTIME, which captures use; None when it was not noted."""
+        words = (self.text("t0") or "").split()
+        return int(words[1]) if len(words) > 1 and words[1].isdigit() else None
+
     def qdisc(self, when: int, netns: str, dev: str, handle: str) -> dict[str, Any] | None:
         """Counters of a queue discipline before (0) or after (1) the experiment."""
         rows = self.json(f"tc{when}.{netns}.json") or []

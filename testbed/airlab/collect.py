@@ -89,6 +89,7 @@ def collect(
         params=plan.cell.point,
         plan_key=plan.key,
         duration_s=plan.duration_us / 1e6,
+        start_realtime_ns=source.t0_realtime_ns,
         flows=flows,
         stages=[_stage_result(source, stage) for stage in plan.stages],
         metrics=_metrics(flows),

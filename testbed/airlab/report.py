@@ -7,27 +7,22 @@ from __future__ import annotations
 
 import base64
 import html
-import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
 
 import numpy as np
+from ccscope.draw.curves import Curve, envelope, rebinned
+from ccscope.draw.flowview import FlowView, queue, stages
+from ccscope.draw.look import COLOURS, STATE_COLOURS
+from ccscope.page import VENDOR, shared_script, shared_style
 from ccscope.recording import Array
 from ccscope.schema import CA_STATES
 
 from airlab.claims import ClaimResult
-from airlab.plots import (
-    COLOURS,
-    NO_SSTHRESH,
-    STATE_COLOURS,
-    CellData,
-    envelope,
-    load_cell_data,
-    rebinned,
-)
+from airlab.plots import CellData, load_cell_data
 from airlab.results import (
     HEADINGS,
     Summary,
@@ -76,10 +71,10 @@ def write_report(result: Path, summary: Summary, manifest: Mapping[str, Any]) ->
         "manifest": _text(json.dumps(dict(manifest), indent=1)),
         "decimation": _text(decimation),
         "data": json.dumps(data, separators=(",", ":")).replace("</", "<\\/"),
-        "css": (ASSETS / "report.css").read_text(),
-        "js": (ASSETS / "report.js").read_text(),
-        "vendor_css": (ASSETS / "vendor/uplot/uPlot.min.css").read_text(),
-        "vendor_js": (ASSETS / "vendor/uplot/uPlot.iife.min.js").read_text(),
+        "css": shared_style(),
+        "js": shared_script() + (ASSETS / "report.js").read_text(),
+        "vendor_css": (VENDOR / "uPlot.min.css").read_text(),
+        "vendor_js": (VENDOR / "uPlot.iife.min.js").read_text(),
     }
     path = result / "report.html"
     write_text(path, page.substitute(values))
@@ -290,61 +285,44 @@ def _budget(seeds_of_flows: Sequence[int]) -> tuple[set[int], int]:
 
 
 def _cell(cell: CellData, verdict: str, point: int, duration: float, points: int) -> dict[str, Any]:
-    measured = [f.label for f in cell.result.flows if f.role == "measured"]
-
-    def curve(columns: Mapping[str, Array], name: str, scale: Callable[[Array], Array]) -> str:
-        if not columns:
+    def values(curve: Curve) -> str:
+        if not len(curve):
             return ""
-        values = envelope(columns["t_s"], scale(columns[name]), 0, duration, points // 2)[1]
-        return _base64(values.astype("<f4"))
+        return _base64(envelope(curve.t, curve.y, 0, duration, points // 2)[1].astype("<f4"))
 
     flows = []
-    for label in measured:
-        acks = cell.flow("acks", label) or cell.flow("samples", label)
-        name = cell.result.label + (f" {label}" if len(measured) > 1 else "")
-        rate = rebinned(cell.flow("goodput", label), duration, _GOODPUT_BINS)[1]
+    for name, view in cell.flows.items():
+        bins = cell.recording.flow("goodput", view.label)
+        rate = rebinned(bins, duration, _GOODPUT_BINS)[1]
         flows.append(
             {
                 "name": name,
                 "goodput": _base64((rate / 1e6).astype("<f4")),
-                "cwnd": curve(acks, "cwnd_segs", _plain),
-                "ssthresh": curve(acks, "ssthresh_segs", _finite_ssthresh),
-                "srtt": curve(acks, "srtt_us", _to_ms),
-                "ca": _states(cell.flow("states", label), duration),
+                "cwnd": values(view.cwnd),
+                "ssthresh": values(view.ssthresh),
+                "srtt": values(view.srtt_ms),
+                "ca": _states(view, duration),
             }
         )
-    for stage in cell.stages()[:1] if flows else []:
-        flows[0]["queue"] = curve(cell.flow("queue", stage), "packets", _plain)
-    marks = [[i.start_us / 1e6, i.end_us / 1e6, i.text or i.kind] for i in cell.intervals]
+    for stage in stages(cell.recording)[:1] if flows else []:
+        flows[0]["queue"] = values(queue(cell.recording, stage))
+    marks = [[s.start_s, s.stop_s, s.text] for s in cell.shades]
     seed = cell.result.seed
     made = {"label": cell.result.label, "seed": seed, "point": point, "verdict": verdict}
     return {**made, "intervals": marks, "flows": flows}
 
 
-def _plain(values: Array) -> Array:
-    return values.astype(float)
-
-
-def _to_ms(values: Array) -> Array:
-    return values / 1e3
-
-
-def _finite_ssthresh(values: Array) -> Array:
-    return np.where(values >= NO_SSTHRESH, np.nan, values.astype(float))
-
-
-def _states(states: Mapping[str, Array], duration: float) -> str:
+def _states(view: FlowView, duration: float) -> str:
     """The worst CA state within each of 1000 equal intervals, one byte each."""
-    if not states:
+    if not len(view.recording.flow("states", view.label)["t_s"]):
         return ""
-    numbers = np.array([CA_STATES.index(s) if s in CA_STATES else 0 for s in states["state"]])
-    # The state holds until the next change, also across intervals without one.
-    times = np.concatenate([[0.0], states["t_s"]])
-    numbers = np.concatenate([[0], numbers]).astype(np.uint8)
-    edges = np.linspace(0, duration, _RIBBON_CELLS + 1)
-    at = np.searchsorted(times, edges, side="right") - 1
-    worst = [numbers[max(a, 0) : b + 1].max(initial=0) for a, b in itertools.pairwise(at)]
-    return _base64(np.array(worst, dtype=np.uint8))
+    worst = np.zeros(_RIBBON_CELLS, dtype=np.uint8)
+    for stay in view.stays(0.0, duration):
+        first = int(stay.start_s / duration * _RIBBON_CELLS)
+        last = int(stay.stop_s / duration * _RIBBON_CELLS)
+        part = worst[first : last + 1]
+        np.maximum(part, CA_STATES.index(stay.state) if stay.state in CA_STATES else 0, out=part)
+    return _base64(worst)
 
 
 def _base64(values: Array) -> str:

@@ -137,6 +137,8 @@ class CellResult(_Record):
     params: dict[str, Scalar]
     plan_key: str
     duration_s: float
+    start_realtime_ns: int | None = None
+    """CLOCK_REALTIME at the start: where a kept capture's times and those of the tables meet."""
     flows: list[FlowResult]
     stages: list[StageResult]
     metrics: dict[str, float]

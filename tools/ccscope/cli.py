@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ccscope import __version__
+from ccscope.commands import diff, plot, report
 from ccscope.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, CcscopeError
 
 _DESCRIPTION = "See what TCP does on a running Linux host, and why."
@@ -51,6 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_doctor(commands)
     _add_info(commands)
     _add_schema(commands)
+    plot.add(commands)
+    report.add(commands)
+    diff.add(commands)
     return parser
 
 

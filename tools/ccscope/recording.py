@@ -46,6 +46,7 @@ class Recording:
     meta: dict[str, Any]
     problems: list[str] = field(default_factory=list)
     _tables: dict[str, Columns] = field(default_factory=dict)
+    _captured: dict[str, Columns] | None = None
 
     @classmethod
     def open(cls, path: Path | str) -> Recording:
@@ -115,6 +116,14 @@ class Recording:
         mine = owner == label
         return {column: values[mine] for column, values in columns.items()}
 
+    def captured(self) -> dict[str, Columns]:
+        """The capture's packets by flow, in tables like ``packets``; empty without a capture."""
+        if self._captured is None:
+            from ccscope.captured import packets_of
+
+            self._captured = packets_of(self)
+        return self._captured
+
     def _read(self, name: str) -> Columns:
         columns: Columns = {}
         file = self.path / f"{name}.parquet"
@@ -180,6 +189,7 @@ def _cell_meta(folder: Path) -> dict[str, Any]:
         "lost": {"tracefs": trace.get("lost", 0)},
         "tables": {},
         "complete": True,
+        **({"start_realtime_ns": began} if (began := cell.get("start_realtime_ns")) else {}),
         "title": f"{cell.get('scenario', '')} {cell.get('slug', '')}".strip(),
     }
 

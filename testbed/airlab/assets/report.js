@@ -1,10 +1,8 @@
 // The page's interactive part: linked panels over time. Data are in the page, nothing is fetched.
-"use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   if (!data.cells.length) return;
   const byId = (id) => document.getElementById(id);
-  const STATES = ["Open", "Disorder", "CWR", "Recovery", "Loss"];
   const RIBBON_PX = 6;
   const DASHES = [[], [9, 4], [9, 3, 2, 3], [2, 3], [6, 2, 2, 2, 2, 2], [14, 4], [4, 8]];
   const PANELS = [
@@ -15,9 +13,7 @@
     { name: "queue", title: "Bottleneck queue, packets", height: 180 },
   ];
   const shown = new Set(data.labels);
-  let plots = [];
-  let range = [0, data.duration];
-  let moving = false;
+  const board = new panels.Board(byId("panels"), data.duration, "airlab");
 
   function bytes(text) {
     const raw = atob(text);
@@ -25,18 +21,9 @@
     for (let i = 0; i < raw.length; i++) made[i] = raw.charCodeAt(i);
     return made;
   }
-  function floats(text) {
-    const values = new Float32Array(bytes(text).buffer);
-    return Array.from(values, (v) => (Number.isNaN(v) ? null : v));
-  }
-  function grid(count) {
-    return Array.from({ length: count }, (_, i) => (i * data.duration) / count);
-  }
-  function css(name) {
-    return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  }
-  function stateColour(name) {
-    return name === "Open" ? css("--line") : data.states[name];
+  function curve(values) {
+    const t = Float64Array.from(values, (_, i) => (i * data.duration) / values.length);
+    return new panels.Curve(t, values);
   }
   function option(select, value, text) {
     const made = document.createElement("option");
@@ -52,155 +39,56 @@
       (c) => c.point === point && c.seed === seed && shown.has(c.label));
   }
 
-  function curves(cells, panel) {
+  function things(cells, panel) {
     const made = [];
     for (const cell of cells) {
       for (const flow of cell.flows) {
-        const look = data.labels.indexOf(cell.label);
-        const base = { colour: data.colours[look], dash: DASHES[look % DASHES.length] };
-        if (flow[panel.name]) {
-          made.push({ ...base, name: flow.name, values: floats(flow[panel.name]) });
-        }
-        if (panel.second && flow[panel.second]) {
-          made.push({ ...base, name: flow.name + " ssthresh", faint: true, dash: [3, 3],
-            values: floats(flow[panel.second]) });
+        const place = data.labels.indexOf(cell.label);
+        const look = { colour: data.colours[place], dash: DASHES[place % DASHES.length] };
+        const add = (name, text, more) => {
+          if (!text) return;
+          const values = new Float32Array(bytes(text).buffer);
+          if (values.some((v) => v === v)) made.push(panels.line(name, curve(values), more));
+        };
+        add(flow.name, flow[panel.name], look);
+        if (panel.second) {
+          add(flow.name + " ssthresh", flow[panel.second],
+            { ...look, dash: [3, 3], width: 0.8, alpha: 0.6 });
         }
       }
     }
     return made;
   }
 
-  function shade(plot, cells) {
-    const { ctx, bbox } = plot;
-    const intervals = cells.length ? cells[0].intervals : [];
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-    ctx.clip();
-    ctx.fillStyle = css("--shade");
-    for (const [start, end] of intervals) {
-      const left = plot.valToPos(start, "x", true);
-      const width = plot.valToPos(end, "x", true) - left;
-      ctx.fillRect(left, bbox.top, Math.max(width, 2 * devicePixelRatio), bbox.height);
-    }
-    ctx.restore();
-  }
-
-  function drawRibbons(plot, cells) {
-    const { ctx, bbox } = plot;
+  function ribbons(ctx, m, cells) {
     const height = RIBBON_PX * devicePixelRatio;
-    let top = bbox.top;
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-    ctx.clip();
+    let top = m.top;
     for (const cell of cells) {
       for (const flow of cell.flows) {
         if (!flow.ca) continue;
-        const states = bytes(flow.ca);
-        const step = data.duration / states.length;
-        for (let i = 0; i < states.length;) {
-          let end = i + 1;
-          while (end < states.length && states[end] === states[i]) end++;
-          const left = plot.valToPos(i * step, "x", true);
-          const right = plot.valToPos(end * step, "x", true);
-          ctx.fillStyle = stateColour(STATES[states[i]]);
-          ctx.fillRect(left, top, Math.max(right - left, 1), height - devicePixelRatio);
-          i = end;
-        }
+        panels.strip(ctx, m, curve(bytes(flow.ca)), top, height - devicePixelRatio, data.states,
+          data.duration);
         ctx.fillStyle = data.colours[data.labels.indexOf(cell.label)];
-        ctx.fillRect(bbox.left, top, 5 * devicePixelRatio, height - devicePixelRatio);
+        ctx.fillRect(m.left, top, 5 * devicePixelRatio, height - devicePixelRatio);
         top += height;
       }
     }
-    ctx.restore();
-  }
-
-  function setRange(low, high) {
-    const width = Math.min(Math.max(high - low, data.duration / 2000), data.duration);
-    const start = Math.min(Math.max(low, 0), data.duration - width);
-    range = [start, start + width];
-    moving = true;
-    for (const plot of plots) plot.setScale("x", { min: range[0], max: range[1] });
-    moving = false;
-  }
-
-  function onKey(event) {
-    const width = range[1] - range[0];
-    const moves = { ArrowLeft: -0.2, ArrowRight: 0.2 };
-    const middle = (range[0] + range[1]) / 2;
-    if (event.key in moves) {
-      const by = moves[event.key] * width;
-      setRange(range[0] + by, range[1] + by);
-    } else if (event.key === "+" || event.key === "=") {
-      setRange(middle - width / 4, middle + width / 4);
-    } else if (event.key === "-") {
-      setRange(middle - width, middle + width);
-    } else if (event.key === "Home" || event.key === "0") {
-      setRange(0, data.duration);
-    } else {
-      return;
-    }
-    event.preventDefault();
-  }
-
-  function build(panel, cells) {
-    const lines = curves(cells, panel);
-    if (!lines.some((line) => line.values.some((v) => v !== null))) return;
-    const box = document.createElement("div");
-    box.className = "panel";
-    box.tabIndex = 0;
-    box.setAttribute("role", "group");
-    box.setAttribute("aria-label", panel.title);
-    const title = document.createElement("h3");
-    title.textContent = panel.title;
-    box.append(title);
-    box.addEventListener("keydown", onKey);
-    byId("panels").append(box);
-    const stroke = css("--ink");
-    const lattice = { stroke: css("--line"), width: 1 };
-    const rows = cells.reduce((sum, c) => sum + c.flows.length, 0);
-    const room = panel.ribbon ? (rows * RIBBON_PX) / panel.height + 0.06 : 0.06;
-    const plot = new uPlot({
-      width: box.clientWidth || 900,
-      height: panel.height,
-      cursor: { sync: { key: "airlab" }, drag: { x: true, y: false } },
-      scales: {
-        x: { time: false, min: range[0], max: range[1] },
-        y: { range: (_, low, high) => [Math.min(0, low || 0), (high || 1) / (1 - room)] },
-      },
-      axes: [
-        { stroke, grid: lattice, ticks: lattice, label: "time, s", labelSize: 18 },
-        { stroke, grid: lattice, ticks: lattice, size: 56 },
-      ],
-      series: [
-        { label: "s", value: (_, v) => (v === null ? "" : v.toFixed(3)) },
-        ...lines.map((line) => ({
-          label: line.name, stroke: line.colour, dash: line.dash,
-          width: line.faint ? 0.8 : 1.4, alpha: line.faint ? 0.6 : 1,
-          points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }),
-          value: (_, v) => (v === null || v === undefined ? "" : String(+v.toPrecision(4))),
-        })),
-      ],
-      hooks: {
-        drawClear: [(u) => shade(u, cells)],
-        draw: panel.ribbon ? [(u) => drawRibbons(u, cells)] : [],
-        setScale: [(u, key) => {
-          if (key === "x" && !moving && plots.includes(u)) {
-            setRange(u.scales.x.min, u.scales.x.max);
-          }
-        }],
-      },
-    }, [grid(lines[0].values.length), ...lines.map((line) => line.values)], box);
-    plots.push(plot);
   }
 
   function draw() {
-    for (const plot of plots) plot.destroy();
-    plots = [];
-    byId("panels").replaceChildren();
+    board.clear();
     const cells = chosen();
-    for (const panel of PANELS) build(panel, cells);
+    for (const panel of PANELS) {
+      const made = things(cells, panel);
+      if (!made.length) continue;
+      const rows = cells.reduce((sum, c) => sum + c.flows.length, 0);
+      board.add({
+        title: panel.title, height: panel.height, things: made, zero: true,
+        room: panel.ribbon ? rows * RIBBON_PX : 0,
+        before: (ctx, m) => panels.shade(ctx, m, cells.length ? cells[0].intervals : []),
+        after: panel.ribbon ? (ctx, m) => ribbons(ctx, m, cells) : null,
+      });
+    }
     const marks = cells.length ? cells[0].intervals : [];
     const names = marks.map(([a, b, text]) =>
       text + " " + (b > a ? a + " to " + b + " s" : "at " + a + " s"));
@@ -223,7 +111,7 @@
   function legend() {
     const line = byId("legend");
     line.append("States: ");
-    for (const name of STATES) {
+    for (const name of panels.STATES) {
       const patch = document.createElement("span");
       patch.className = "swatch";
       patch.style.background = name === "Open" ? "var(--line)" : data.states[name];
@@ -257,11 +145,6 @@
   byId("controls").addEventListener("submit", (event) => event.preventDefault());
   byId("point").addEventListener("change", () => { seeds(); draw(); });
   byId("seed").addEventListener("change", draw);
-  byId("reset").addEventListener("click", () => setRange(0, data.duration));
+  byId("reset").addEventListener("click", () => board.whole());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  addEventListener("resize", () => {
-    for (const plot of plots) {
-      plot.setSize({ width: plot.root.parentElement.clientWidth, height: plot.height });
-    }
-  });
 })();
