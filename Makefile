@@ -9,7 +9,7 @@ OUT ?= results
 RACE_TESTS := $(wildcard $(patsubst %,selftests/guest/test_%.py,integrity life_cycle privilege))
 MODULE_TESTS := $(wildcard selftests/guest/test_tcp_j_*.py) $(RACE_TESTS)
 
-.PHONY: help setup modules demo check check-quick check-packaging check-machine \
+.PHONY: help setup modules demo check check-quick check-views check-packaging check-machine \
 	matrix check-long check-debug check-grid figures lint ccscope-cost shell install \
 	uninstall dkms dkms-remove deb lock clean distclean
 
@@ -36,7 +36,11 @@ check: setup ## all tests, as CI runs them
 
 check-quick: setup ## the tests that need no guest
 	@$(PYTHON) -m pytest -q -n $(JOBS) \
-		-m 'not guest and not long and not machine and not packaging and not host_engine'
+		-m 'not guest and not long and not machine and not packaging and not host_engine and not browser'
+
+check-views: setup ## views of ccscope in a real browser and terminal (installs chromium and tmux)
+	@selftests/ccscope/need.sh chromium tmux
+	@$(PYTHON) -m pytest -q -s -m browser selftests/ccscope
 
 check-packaging: setup ## install, use, upgrade and purge in guests that play real machines (long)
 	@$(PYTHON) -m pytest -q -m 'machine or packaging' selftests/machine selftests/packaging

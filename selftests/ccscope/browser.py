@@ -1,4 +1,4 @@
-"""A headless Chromium that tests drive as a user does: by its DevTools protocol, no other driver."""
+"""A headless Chromium, driven as a user does, by its DevTools protocol and no other driver."""
 
 from __future__ import annotations
 

@@ -75,13 +75,13 @@ def _plot(args: argparse.Namespace) -> int:
     tracks = tracks_of(recording, args.flow)
     whole = span(recording, [t.view for t in tracks])
     stop = whole if args.stop is None else args.stop
+    if args.start >= whole:
+        raise CcscopeError(f"--from {args.start:g}: the recording ends at {whole:g} s")
     if not 0 <= args.start < stop:
         raise CcscopeError(
             f"--from {args.start:g} --to {stop:g}: needs 0 <= from < to; the recording has "
             f"{whole:g} s"
         )
-    if args.start >= whole:
-        raise CcscopeError(f"--from {args.start:g}: the recording ends at {whole:g} s")
     for name in args.kind:
         require(recording, tracks, name)
     title = name_of(recording) if args.title is None else args.title

@@ -19,6 +19,7 @@ _BARS = 1500  # beyond so many segments a time-sequence graph shows columns of t
 _BINS = 120
 _BIG_MARKS = 60  # of a kind, in view; more are drawn smaller
 _ARROWS = 300
+_SUM = "sum of flows"
 _FAR = 2.5  # a window's end that is further up than this, times the data's range, is left out
 Axes = Any  # matplotlib is not typed
 
@@ -245,7 +246,7 @@ def throughput(canvas: Canvas, tracks: Sequence[Track]) -> None:
     together = len({id(t.view.recording) for t in shown}) == 1 and len(shown) > 1
     if total is not None and together:
         style = {"color": look.INK, "linestyle": (0, (1, 1)), "zorder": 1.8}
-        _rate_line(canvas, total, width, "sum", style)
+        _rate_line(canvas, total, width, _SUM, style)
     of = {t.view.goodput_of for t in shown}
     what = "acknowledged" if of == {"acked"} else "goodput"
     canvas.axes.set_ylabel(f"{what}, Mbit/s")
@@ -259,7 +260,9 @@ def _rate_line(
     t = np.append(made.t, made.t[-1] + width)
     y = np.append(made.y, made.y[-1]) / 1e6
     plain = {k: v for k, v in style.items() if k != "marker"}
-    canvas.axes.plot(t, y, drawstyle="steps-post", linewidth=1.2, label=name, **plain)
+    (line,) = canvas.axes.plot(t, y, drawstyle="steps-post", linewidth=1.2, label=name, **plain)
+    if name == _SUM:
+        canvas.used.setdefault(name, line)
 
 
 def rtt(canvas: Canvas, tracks: Sequence[Track]) -> None:
@@ -367,8 +370,9 @@ def _bars(
     strip: Mapping[str, Any],
 ) -> None:
     stays = view.stays(*span)
+    least = (span[1] - span[0]) / POINTS  # else short stays would vanish in print
     for state in CA_STATES if stays else ():
-        spans = [(s.start_s, s.stop_s - s.start_s) for s in stays if s.state == state]
+        spans = [(s.start_s, max(s.stop_s - s.start_s, least)) for s in stays if s.state == state]
         if state == "Open":
             spans = [(span[0], span[1] - span[0])]
         if spans:

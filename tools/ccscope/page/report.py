@@ -251,7 +251,7 @@ def _number(value: float | None, factor: float = 1.0, digits: int = 2) -> str:
 
 def _flows(flows: Sequence[FlowView], numbers: Sequence[FlowMetrics]) -> str:
     heads = (
-        *("flow", "from", "to", "algorithm", "goodput, Mbit/s", "cwnd, segments", "CV of cwnd"),
+        *("flow", "connection", "algorithm", "goodput, Mbit/s", "cwnd, segments", "CV of cwnd"),
         *("srtt 50 / 95 / 99 %, ms", "lowest RTT, ms", "sent again", "seconds in states"),
         "events by cause",
     )
@@ -270,7 +270,7 @@ def _flow_row(view: FlowView, n: FlowMetrics) -> str:
     quantiles = " / ".join(_number(v, 1e-3) for v in (n.srtt_p50_us, n.srtt_p95_us, n.srtt_p99_us))
     texts: Iterable[object] = (
         view.label,
-        f"{info.get('src', '')}:{info.get('sport', '')}",
+        f"{info.get('src', '')}:{info.get('sport', '')} to "
         f"{info.get('dst', '')}:{info.get('dport', '')}",
         info.get("cc", ""),
         f"{_number(n.goodput_bps, 1e-6, 3)}" + (" (acked)" if n.goodput_of == "acked" else ""),
