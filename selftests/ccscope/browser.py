@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from websockets.sync.client import ClientConnection, connect
 
 PROGRAM = shutil.which("chromium")
@@ -33,6 +34,7 @@ class Page:
 
     socket: ClientConnection
     session: str
+    pid: int
     console: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -72,6 +74,12 @@ class Page:
             self.requests.append(params["request"]["url"])
         else:
             self.events.append(event)
+
+    def cpu_s(self) -> float:
+        """Processor seconds that the browser has used so far, all its processes together."""
+        root = psutil.Process(self.pid)
+        times = (p.cpu_times() for p in (root, *root.children(recursive=True)))
+        return sum(t.user + t.system for t in times)
 
     def run(self, script: str) -> Any:
         """The value of an expression (promises are awaited)."""
@@ -163,7 +171,7 @@ def browser(folder: Path, size: tuple[int, int] = (1280, 900)) -> Iterator[Page]
     try:
         address = _address(profile / "DevToolsActivePort", process)
         with connect(address, max_size=None, open_timeout=_START_S) as socket:
-            page = Page(socket, "")
+            page = Page(socket, "", process.pid)
             target = page.call("Target.createTarget", url="about:blank")["targetId"]
             page.session = page.call("Target.attachToTarget", targetId=target, flatten=True)[
                 "sessionId"

@@ -37,8 +37,12 @@ def made_flow(label: str, segments: int, rate_bps: float = 100e6, seed: int = 1)
     draw = np.random.default_rng(seed)
     gap = FRAME * 8 / rate_bps
     sent = np.arange(segments) * gap + draw.uniform(0, 0.3, segments) * gap
+    pause = BASE_RTT_S * (MOST - LEAST)  # nothing is sent until the smaller window is in flight
+    first = PERIOD_S * 0.4 + float(draw.uniform(-0.05, 0.05))
+    falls = np.arange(first, float(sent[-1]) - 0.2, PERIOD_S)
+    for t in falls:
+        sent[sent > t] += pause
     length = float(sent[-1]) + 0.1
-    falls = np.arange(PERIOD_S * 0.4, length - 0.2, PERIOD_S) + draw.uniform(-0.05, 0.05)
     cwnd = _sawtooth(sent, falls, gap)
     rtt = np.maximum(BASE_RTT_S, cwnd * gap) + draw.uniform(0, 2e-4, segments)
     causes = [CAUSES[i % len(CAUSES)] for i in range(len(falls))]

@@ -25,7 +25,9 @@ PANELS = ("p-cwnd", "p-windows", "p-throughput", "p-rtt", "p-states", "p-sequenc
 # How many pixels of a panel's plot are neither paper nor grid.
 INK = """((id) => {
   const { plot } = ccscope.board.plots.find((p) => p.box.id === id), { bbox } = plot;
-  const data = plot.ctx.getImageData(bbox.left, bbox.top, bbox.width, bbox.height).data;
+  const copy = new OffscreenCanvas(bbox.width, bbox.height).getContext("2d");
+  copy.drawImage(plot.ctx.canvas, -bbox.left, -bbox.top);
+  const data = copy.getImageData(0, 0, bbox.width, bbox.height).data;
   let count = 0;
   for (let i = 0; i < data.length; i += 4) {
     if (data[i + 3] > 128 && data[i] + data[i + 1] + data[i + 2] < 600) count++;
@@ -40,7 +42,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     flow = madeflows.made_flow("f1", PACKETS // 2 + 500)
     assert len(flow.tables["packets"]["t_s"]) >= PACKETS
     madeflows.write_recording(root / "million", {"f1": flow})
-    two = {f"f{i}": madeflows.made_flow(f"f{i}", 20_000, 8e6 / i, i) for i in (1, 2)}
+    two = {f"f{i}": madeflows.made_flow(f"f{i}", 20_000 // i, 8e6 / i, i) for i in (1, 2)}
     madeflows.write_recording(root / "two", two)
     made = {}
     for name in ("million", "two"):
@@ -68,29 +70,33 @@ def _axes(page: Page) -> dict[str, list[float]]:
 
 
 def _picture(page: Page, name: str, height: int) -> None:
-    """A screenshot for the documentation, with few colours so that it stays small."""
+    """A screenshot for the documentation."""
     PICTURES.mkdir(exist_ok=True)
     path = PICTURES / f"{name}.png"
     page.run("scrollTo(0, 0)")
     page.screenshot(path, height)
-    Image.open(path).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+    Image.open(path).convert("RGB").save(path, optimize=True)
     assert path.stat().st_size < MOST_BYTES
 
 
 def test_a_million_packets(page: Page, pages: dict[str, Path]) -> None:
+    start = page.cpu_s()
     ready = _open(page, pages["million"])
+    opened = page.cpu_s() - start
     whole = _axes(page)
     assert tuple(whole) == PANELS
-    began = time.monotonic()
+    began, start = time.monotonic(), page.cpu_s()
     page.drag("#p-sequence .u-over", 0.40, 0.45)
     zoomed = _axes(page)
-    response = time.monotonic() - began
+    response, worked = time.monotonic() - began, page.cpu_s() - start
     size = pages["million"].stat().st_size / 1e6
     print(
-        f"\n1,000,000 packets, {size:.1f} MB: curves {ready:.2f} s after the start of the "
-        f"navigation, first zoom drawn in {response:.2f} s with the drag (wall time, noisy)"
+        f"\n1,000,000 packets in a page of {size:.1f} MB: curves {ready:.2f} s after the start of "
+        f"the navigation ({opened:.2f} s of CPU), a zoom by the mouse {response:.2f} s "
+        f"({worked:.2f} s of CPU); wall times depend on what else the machine does"
     )
-    assert ready + response < 30
+    assert opened < 20
+    assert worked < 5
 
     # Every panel has the same new axis of time, and its own y axis follows where it should.
     length = whole["p-cwnd"][1]

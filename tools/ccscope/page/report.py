@@ -125,6 +125,7 @@ def _flow(view: FlowView, place: int, packer: Packer, evidence: dict[str, int]) 
         "min_rtt": _pair(packer, view.min_rtt_ms, 1e-3),
         "rtt": _pair(packer, view.rtt_samples_ms, 1e-6),
         "total": _pair(packer, view.delivered_bytes),
+        "acked": None if view.goodput_of == "acked" else _pair(packer, view.acked_bytes),
     }
     name = " ".join(filter(None, (view.label, view.info.get("cc"))))
     return {

@@ -133,6 +133,10 @@
       const total = await curve(flow.curves.total);
       const look = { colour: flow.colour, width: 1.4, dash: dash(flow) };
       things.push(panels.rate(named(flow, flow.goodput), total, look, flow.bin));
+      if (flows().length === 1 && flow.curves.acked) {
+        things.unshift(panels.rate("acknowledged", await curve(flow.curves.acked),
+          { colour: "#999999", width: 0.8 }, 0.001));
+      }
     }
     return { id: "p-throughput", title: "Throughput, Mbit/s", height: 180, things, zero: true,
       before: shade };
@@ -177,8 +181,8 @@
       ticks: { splits: () => strips.map((_, i) => rows - i - 0.6), grid: { show: false },
         ticks: { show: false },
         values: () => strips.map(({ flow }) => flow.label.slice(0, 9)) },
-      before(ctx, m) {
-        shade(ctx, m);
+      before: shade,
+      after(ctx, m) {
         strips.forEach(({ states: s }, i) => {
           const top = m.Y(rows - i - 0.35), height = m.Y(rows - i - 0.9) - top;
           panels.strip(ctx, m, s, top, height, data.states, data.duration);
