@@ -54,7 +54,8 @@ def made_flow(label: str, segments: int, rate_bps: float = 100e6, seed: int = 1)
     drops: list[float] = []
     states: list[tuple[float, str, str, str, str]] = []
     for t, cause in zip(falls.tolist(), causes, strict=True):
-        hole = int(np.searchsorted(sent, t))
+        # What was lost is known, and the window falls, a round trip later.
+        hole = int(np.searchsorted(sent, t - MOST * BASE_RTT_S))
         if hole + 4 >= segments:
             continue
         state = STATE.get(cause, "Recovery")

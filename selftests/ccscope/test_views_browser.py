@@ -70,12 +70,13 @@ def _axes(page: Page) -> dict[str, list[float]]:
 
 
 def _picture(page: Page, name: str, height: int) -> None:
-    """A screenshot for the documentation."""
+    """A screenshot for the documentation, with few colours so that it stays small."""
     PICTURES.mkdir(exist_ok=True)
     path = PICTURES / f"{name}.png"
     page.run("scrollTo(0, 0)")
     page.screenshot(path, height)
-    Image.open(path).convert("RGB").save(path, optimize=True)
+    few = Image.open(path).convert("RGB").quantize(160, method=Image.Quantize.FASTOCTREE, dither=0)
+    few.save(path, optimize=True)
     assert path.stat().st_size < MOST_BYTES
 
 

@@ -259,10 +259,20 @@ const panels = (() => {
           return;
         }
         const width = (end - i < m.width / 3 ? 2 : end - i < 2 * m.width ? 1.4 : 1) * dpr;
-        const caps = end - i < m.width / 12;
+        const caps = end - i < m.width / 12, cross = look.strong && end - i < m.width / 2;
         for (let k = i; k < end; k++) {
           const X = m.X(low.t[k]), bottom = m.Y(low.y[k]), top = m.Y(high.y[k]);
           const tall = Math.max(bottom - top, look.strong ? 3 * dpr : 1);
+          if (cross && bottom - top < 5 * dpr) {
+            const Y = (bottom + top) / 2, r = 4 * dpr;
+            ctx.beginPath();
+            ctx.moveTo(X - r, Y - r);
+            ctx.lineTo(X + r, Y + r);
+            ctx.moveTo(X - r, Y + r);
+            ctx.lineTo(X + r, Y - r);
+            ctx.lineWidth = 1.6 * dpr;
+            ctx.stroke();
+          }
           ctx.fillRect(X - width / 2, bottom - tall, width, tall);
           if (caps && tall > 4 * dpr) {
             ctx.fillRect(X - 2.5 * dpr, bottom - dpr / 2, 5 * dpr, dpr);

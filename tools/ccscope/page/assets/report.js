@@ -60,16 +60,21 @@
     }
     return made;
   }
-  async function marked(flow) {
-    const made = [];
-    const level = flow.curves.cwnd && await curve(flow.curves.cwnd);
+  async function marked(list) {
+    const all = [], made = [];
+    for (const flow of list) {
+      const level = flow.curves.cwnd && await curve(flow.curves.cwnd);
+      for (const [t, kind, cause, evidence] of flow.events) {
+        all.push({
+          t, kind, y: level ? level.at(t - 1e-9) : 0,
+          text: named(flow, data.marks[kind].text) + " at " + t.toFixed(6) + " s\n" + cause +
+            (data.evidence[evidence] ? ": " + data.evidence[evidence] : ""),
+        });
+      }
+    }
     for (const [kind, look] of Object.entries(data.marks)) {
-      const events = flow.events.filter((e) => e[1] === kind).map(([t, , cause, evidence]) => ({
-        t, y: level ? level.at(t - 1e-9) : 0,
-        text: look.text + " at " + t.toFixed(6) + " s\n" + cause +
-          (data.evidence[evidence] ? ": " + data.evidence[evidence] : ""),
-      }));
-      if (events.length) made.push(panels.marks(named(flow, look.text), events, look));
+      const events = all.filter((e) => e.kind === kind);
+      if (events.length) made.push(panels.marks(look.text, events, look));
     }
     return made;
   }
@@ -92,7 +97,7 @@
           { colour: flow.colour, width: 1.5, dash: one ? undefined : dash(flow) }],
       ]));
     }
-    for (const flow of list) things.push(...await marked(flow));
+    things.push(...await marked(list));
     const strips = await ribbonOf(list);
     return {
       id: "p-cwnd", title: "Congestion window, segments", height: 270, things, zero: true,
@@ -135,7 +140,7 @@
       things.push(panels.rate(named(flow, flow.goodput), total, look, flow.bin));
       if (flows().length === 1 && flow.curves.acked) {
         things.unshift(panels.rate("acknowledged", await curve(flow.curves.acked),
-          { colour: "#999999", width: 0.8 }, 0.001));
+          { colour: "#999999", width: 0.8, show: false }, 0.001));
       }
     }
     return { id: "p-throughput", title: "Throughput, Mbit/s", height: 180, things, zero: true,
@@ -163,7 +168,7 @@
     if (!rows) return null;
     const things = [];
     for (let i = 0; i < rows; i++) {
-      for (const thing of await marked(strips[i].flow)) {
+      for (const thing of await marked([strips[i].flow])) {
         const paint = thing.paint, near = thing.near, Y = rows - i - 0.17;
         const at = (m) => ({ ...m, Y: () => m.Y(Y) });
         thing.paint = (ctx, m) => paint(ctx, at(m));
