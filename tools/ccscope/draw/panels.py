@@ -17,7 +17,7 @@ from ccscope.schema import CA_STATES
 POINTS = 1200  # of a curve in a figure: some more than a printed line has dots
 _BARS = 1500  # beyond so many segments a time-sequence graph shows columns of them
 _BINS = 120
-_BIG_MARKS = 60  # of a kind, in view; more are drawn smaller
+_BIG_MARKS, _CROWD = 60, 150  # of a kind, in view; more are drawn smaller
 _ARROWS = 300
 _SUM = "sum of flows"
 _FAR = 2.5  # a window's end that is further up than this, times the data's range, is left out
@@ -224,7 +224,7 @@ def queue_(canvas: Canvas, tracks: Sequence[Track]) -> None:
     """Packets in the bottleneck's queue (lab cells)."""
     recording = tracks[0].view.recording
     for stage in stages(recording)[:1]:
-        made = reduced(queue(recording, stage), canvas.start, canvas.stop, POINTS)
+        made = reduced(queue(recording, stage), canvas.start, canvas.stop, POINTS // 2)
         canvas.axes.fill_between(made.t, made.y, color=tracks[0].colour, linewidth=0, step="post")
     canvas.axes.set_ylabel("queue, packets")
     canvas.axes.set_ylim(bottom=0)
@@ -341,12 +341,13 @@ def marks(canvas: Canvas, events: Sequence[Mark], level: Curve, *, small: bool =
         # The level from which it fell: that before the event.
         y = level.at(np.nextafter(t, -np.inf))
         many = small or len(t) > _BIG_MARKS
+        size = 2.6 if len(t) > _CROWD else 3.6 if many else 5.5
         (line,) = canvas.axes.plot(
             *(t, y, style.shape),
             color=style.colour,
-            markersize=3.6 if many else 5.5,
+            markersize=size,
             markeredgecolor="#1C1C1C",
-            markeredgewidth=0.35 if many else 0.6,
+            markeredgewidth=size / 10,
             zorder=4,
             clip_on=False,
             gid=f"mark-{kind}",
