@@ -302,6 +302,8 @@ GOOD_SEND = ["send", "--to", "127.0.0.1", "--port", "9", "--cc", "cubic", "--sec
         ([*GOOD_SEND, "--app-rate", "nan"], "--app-rate"),
         ([*GOOD_SEND, "--close", "maybe"], "--close"),
         ([*GOOD_SEND, "--bytes", "-1"], "--bytes"),
+        ([*GOOD_SEND, "--tx-delay-ms", "0"], "--tx-delay-ms"),
+        (["recv", "--port", "7", "--tx-delay-ms", "9"], "--tx-delay-ms"),
         ([*GOOD_SEND, "--json", "/no/such/folder/x.json"], "--json"),
         (["burst", "--to", "::1", "--port", "9", "--size", "4", "--count", "1"], "--size"),
     ],

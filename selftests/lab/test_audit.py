@@ -204,3 +204,14 @@ def test_a_token_bucket_may_be_one_frame_early(raw: Path) -> None:
 
     assert widest(PLAN) == "-1.0% +1.0%"
     assert widest(_altered({"qdisc": "codel"})) > "-1.0% +1.0%"
+
+
+@pytest.mark.parametrize(("refuses", "vetoed"), [(True, False), (False, True)])
+def test_what_a_senders_own_device_refuses_is_no_loss(
+    raw: Path, refuses: bool, vetoed: bool
+) -> None:
+    own = {"own_handle": "1000:", "refuses": refuses, "src": "s", "rate_ns": "s"}
+    for when, drops in enumerate((0, 100_000)):
+        row = {"dev": "wA1", "handle": "1000:", "bytes": 1500 * drops, "packets": drops}
+        (raw / f"tc{when}.s.json").write_text(json.dumps([{**row, "drops": drops}]))
+    assert ("queue drops seen by TCP" in failed(raw, _altered(own))) is vetoed

@@ -114,3 +114,33 @@ def test_text() -> None:
     assert "goodput_bps of j over reno >= 1.5 (tolerance 5%) [table 2]" in text
     assert "ber=1e-06: 1.6 [" in text
     assert claims_table([]) == "no expectations\n"
+
+
+def points(*values: tuple[str, float]) -> list[Fake]:
+    """One algorithm at several cases; seed 2 has twice the value of seed 1."""
+    return [Fake("j", s, v * s, {"case": case}) for case, v in values for s in (1, 2)]
+
+
+def test_against_compares_two_points_of_one_algorithm() -> None:
+    results = points(("up", 2.0), ("down", 3.0), ("other", 9.0))
+    claim = expect(over=None, where={"case": "down"}, against={"case": "up"}, min=1.4, max=1.6)
+    (judged,) = evaluate([claim], results)
+    assert judged.verdict == "reproduced"
+    assert judged.points[0].value == pytest.approx(1.5)
+    assert judged.over == "j at case=up"
+    assert evaluate([{**claim, "min": 1.6, "max": None}], results)[0].verdict == "not reproduced"
+
+
+def test_against_and_over_compare_with_another_algorithm_elsewhere() -> None:
+    results = points(("down", 3.0)) + [Fake("reno", s, 1.0 * s, {"case": "up"}) for s in (1, 2)]
+    claim = expect(over="reno", where={"case": "down"}, against={"case": "up"}, min=2.9, max=3.1)
+    planned = [Cell(r.label, r.seed, tuple(r.params.items())) for r in results]
+    (judged,) = evaluate([claim], results, planned)
+    assert judged.verdict == "reproduced"
+
+
+def test_against_a_point_that_did_not_run_is_not_judged() -> None:
+    claim = expect(over=None, where={"case": "down"}, against={"case": "up"}, min=1.0)
+    (judged,) = evaluate([claim], points(("down", 3.0)))
+    assert judged.verdict == "not judged"
+    assert "no cell of 'j' at case=up" in judged.reason

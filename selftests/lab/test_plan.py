@@ -273,3 +273,38 @@ def test_setup_is_valid_shell():
         s = load_scenario(path)
         text = build_plan(s, cells(s)[0]).files["setup.sh"]
         subprocess.run(["sh", "-n"], input=text, check=True)
+
+
+def _wlan(**more):
+    raw = _raw(cc=["reno"], **more)
+    raw["nodes"] = {"a": {}, "b": {}}
+    link = {"between": ["a", "b"], "queue": "shared", "rate": "11Mbit", "frame_time": "1ms"}
+    raw["links"] = {"air": {**link, "buffer": "100pkt"}}
+    return raw
+
+
+def test_a_queue_on_the_senders_device_is_probed_and_counted_there():
+    plan = _plan(_wlan())
+    data, acks = plan.stages
+    assert (data.rate_ns, data.rate_dev, data.rate_handle) == ("a", "air", "10:")
+    assert (data.counted_handle, data.refuses, data.frame_bytes) == ("1000:", True, 1375)
+    assert (acks.rate_ns, acks.counted_handle, acks.refuses) == ("a", "1001:", False)
+    (probe,) = plan.probes
+    assert probe.rate_bps == data.full_frames_bps == 11_000_000 * 1514 // (1514 + 1375)
+    assert probe.buffer_pkts == 100
+    assert probe.rtt_us == 0  # question and answer are less than the bucket of one full frame
+    assert plan.files["trace.events"].count(b"handle == 1048576") == 2
+    assert CellPlan.from_json(plan.to_json()).stages == plan.stages
+
+
+def test_causes_are_asked_for_by_a_trigger():
+    assert "trace.triggers" not in _plan(_wlan()).files
+    plan = _plan(_wlan(trace={"causes": True}))
+    line = b"tcp/tcp_cong_state_set\tstacktrace if dport >= 5001 && dport <= 5001\n"
+    assert plan.files["trace.triggers"] == line
+
+
+def test_small_queues_are_lifted_for_a_variant_only():
+    raw = _wlan(variants={"then": {"cc": "reno", "small_queues": False}})
+    assert "--tx-delay-ms" in _labelled(_plan(raw, "then"), "f1.send")[3]
+    assert "--tx-delay-ms" not in _labelled(_plan(raw, "reno"), "f1.send")[3]

@@ -106,9 +106,91 @@ def test_schema_is_current():
         ("[nodes.b]", "[nodes.b]\nrole = 'hots'", "nodes.b.role: Input should be 'host' or"),
         ("[nodes.b]", "[nodes.b]\n[nodes.wairb]", "the name is taken by link air's wire"),
         ("[nodes.b]", "[nodes.b]\nsysctl = {tcp_sack = 0}", "pattern"),
+        (
+            'delay = "25ms"',
+            'frame_time = "1ms"',
+            "links.air.frame_time: needs queue host or shared",
+        ),
+        ('rate = "5Mbit"\n', 'queue = "host"\n', "links.air.queue: host needs a rate"),
+        ('buffer = "30pkt"', 'buffer = "64kB"\nqueue = "host"', "a device counts packets"),
+        ('buffer = "30pkt"', 'queue = "host"\nqdisc = "red"', "red is not offered"),
+        (
+            'buffer = "30pkt"',
+            'queue = "shared"\nreverse = {rate = "1Mbit"}',
+            "links.air.reverse.rate: both directions share one medium",
+        ),
+        (
+            "[nodes.b]",
+            '[nodes.b]\nqdisc = "fq"\n[links.own]\nbetween = ["b", "r"]\nrate = "1Mbit"'
+            '\nqueue = "host"',
+            "nodes.b.qdisc: its device has the queue of own",
+        ),
+        (
+            'buffer = "30pkt"',
+            'queue = "host"\n[[events]]\nat = "1s"\nlink = "air"\nrate = "1Mbit"',
+            "can only have outages that drop",
+        ),
+        ("schema = 1", 'schema = 1\ncase = "x"', "case: there is no table of cases"),
+        ("[nodes.b]", "[nodes.b]\n[cases.x]\ncc = 'reno'", "cases.x.'cc': a case cannot change"),
+        (
+            "[nodes.b]",
+            "[nodes.b]\n[cases.x]\n'links.air.bre' = 1e-6\n[sweep]\ncase = ['x']",
+            "links.air.bre: unknown key",
+        ),
+        ("[nodes.b]", "[nodes.b]\n[cases.x]\n[sweep]\ncase = ['y']", "case: no case 'y'"),
     ],
 )
 def test_names_file_key_and_remedy(tmp_path, old, new, says):
+    text = _fault(tmp_path, old, new)
+    assert says in text
+    assert text.startswith(str(tmp_path / "t.toml") + ": ")
+
+
+CASES = """
+[cases.slow]
+"links.air.rate" = "1Mbit"
+"nodes.b.sysctl.net.ipv4.tcp_rmem" = "1 2 3"
+[cases.plain]
+[sweep]
+case = ["plain", "slow"]
+"links.air.ber" = [1e-6, 1e-5]
+"""
+
+
+def test_cases_are_named_overrides(tmp_path):
+    path = tmp_path / "t.toml"
+    path.write_text(BASE + CASES)
+    got = sc.load_scenario(path)
+    assert [(c.point["case"], c.point["links.air.ber"]) for c in cells(got, ["reno"], 1)] == [
+        ("plain", 1e-6), ("plain", 1e-5), ("slow", 1e-6), ("slow", 1e-5),
+    ]  # fmt: skip
+    slow = got.at_point({"case": "slow", "links.air.ber": 1e-5})
+    assert (slow.links["air"].rate, slow.links["air"].ber) == (10**6, 1e-5)
+    assert slow.nodes["b"].sysctl == {"net.ipv4.tcp_rmem": "1 2 3"}
+    assert got.at_point({"case": "plain"}).links["air"].rate == 5 * 10**6
+
+
+def test_a_key_that_a_case_decides_cannot_be_set_from_outside(tmp_path):
+    path = tmp_path / "t.toml"
+    path.write_text(BASE + CASES)
+    with pytest.raises(AirlabError, match=r"--set links\.air\.rate: the case slow sets it"):
+        sc.load_scenario(path, {"links.air.rate": "2Mbit"})
+    chosen = sc.load_scenario(path, {"links.air.rate": "2Mbit", "case": "plain"})
+    assert chosen.links["air"].rate == 2 * 10**6
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "[nodes.b]",
+            "[nodes.b]\n[cases.x]\n'links.air.ber' = 1e-6\n[sweep]\ncase = ['x']\n"
+            "'links.air.ber' = [1e-6, 1e-5]",
+            "cases.x.'links.air.ber': is swept, too",
+        ),
+    ],
+)
+def test_a_key_is_decided_once(tmp_path, old, new, says):
     text = _fault(tmp_path, old, new)
     assert says in text
     assert text.startswith(str(tmp_path / "t.toml") + ": ")

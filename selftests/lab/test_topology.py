@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 from airlab.model import AirlabError
 from airlab.scenario import parse_scenario
-from airlab.topology import build_topology, delay_words, rate_commands, setup_script
+from airlab.topology import (
+    build_topology,
+    delay_words,
+    kernel_modules,
+    rate_commands,
+    setup_script,
+)
 
 
 def _raw(**air):
@@ -136,3 +142,51 @@ def test_bdp_needs_a_flow():
     raw["links"]["side"] = {"between": ["r", "c"], "rate": "1Mbit", "buffer": "1BDP"}
     with pytest.raises(AirlabError, match=r"links\.side\.buffer: no flow crosses"):
         _topology(raw)
+
+
+def _direct(**link):
+    raw = _raw()
+    raw["links"] = {"air": {"between": ["a", "b"], "rate": "10Mbit", "buffer": "100pkt", **link}}
+    raw["nodes"] = {"a": {}, "b": {}}
+    return build_topology(parse_scenario(raw, "t"))
+
+
+def _part(text, head):
+    """The lines of one here-document."""
+    return text.split(f"{head} <<'EOF'\n")[1].split("EOF\n")[0].splitlines()
+
+
+def test_a_host_queue_is_at_the_root_of_the_senders_device():
+    t = _direct(queue="host", frame_time="8us", delay="1ms")
+    ab, ba = t.stages["air", 0], t.stages["air", 1]
+    assert [(s.rate_ns, s.rate_dev) for s in (ab, ba)] == [("a", "air"), ("b", "air")]
+    assert (ab.kind, ab.frame_bytes) == ("htb", 10)
+    text = setup_script(t, {})
+    own = _part(text, "tc -n a -batch -")
+    assert own[0] == "qdisc add dev air root handle 10: htb default 1"
+    assert own[1].endswith("burst 1514 cburst 1514 quantum 1514 overhead 10")
+    assert own[2] == "qdisc add dev air parent 10:1 handle 1000: pfifo limit 100"
+    assert "handle 1001: pfifo limit 100" in "\n".join(_part(text, "tc -n b -batch -"))
+    wire = _part(text, "tc -n waira -batch -")
+    assert not any("htb" in line or "trap" in line for line in wire)
+    assert wire[-1].startswith("qdisc add dev host root handle 3001: netem delay 1000us")
+    assert "sch_htb" in kernel_modules(t)
+
+
+def test_a_shared_medium_is_one_class_with_a_queue_for_each_direction():
+    t = _direct(queue="shared", frame_time="800us", reverse={"buffer": "7pkt"})
+    ab, ba = t.stages["air", 0], t.stages["air", 1]
+    assert [(s.rate_ns, s.rate_dev, s.rate_handle) for s in (ab, ba)] == [("a", "air", "10:")] * 2
+    text = setup_script(t, {})
+    own = _part(text, "tc -n a -batch -")
+    assert [line for line in own if "parent 10: classid 10:1 htb rate 10000000bit" in line]
+    assert "qdisc add dev air parent 10:2 handle 1000: pfifo limit 100" in own
+    assert "qdisc add dev air parent 10:3 handle 1001: pfifo limit 7" in own
+    assert own[-1] == "filter add dev airm ingress matchall action mirred egress redirect dev air"
+    first = _part(text, "tc -n waira -batch -")
+    assert "prio 1 bpf" in first[1] and first[1].endswith("redirect dev host")
+    assert "prio 2 matchall" in first[2] and first[2].endswith("redirect dev wire")
+    assert first[4].endswith("redirect dev medium")
+    assert "mirror dev wire trap" in "\n".join(_part(text, "tc -n wairb -batch -"))
+    assert "link set dev airm up" in text
+    assert "cls_bpf" in kernel_modules(t)

@@ -14,7 +14,10 @@ from .model import AirlabError
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a label means: kernel name, modules, sysctls of the sender, module parameters."""
+    """What a label means: kernel name, modules, sysctls of the sender, module parameters.
+
+    Without ``small_queues`` the sender's sockets lift TCP Small Queues.
+    """
 
     label: str
     kernel_cc: str
@@ -24,6 +27,7 @@ class Algorithm:
     events: tuple[str, ...] = ()
     notes: str = ""
     ours: bool = False
+    small_queues: bool = True
 
 
 def _module(label: str, notes: str = "", kernel_cc: str = "") -> Algorithm:
@@ -88,9 +92,16 @@ def lookup(label: str, extra: dict[str, Algorithm] | None = None) -> Algorithm:
 
 
 def variant(
-    label: str, base: Algorithm, sysctls: dict[str, str], params: dict[str, str]
+    label: str,
+    base: Algorithm,
+    sysctls: dict[str, str],
+    params: dict[str, str],
+    small_queues: bool = True,
 ) -> Algorithm:
-    """A copy of ``base`` under another label with more sysctls and module parameters."""
+    """A copy of ``base`` under another label with more sysctls and module parameters.
+
+    Without ``small_queues`` its sockets are free of TCP Small Queues.
+    """
     return Algorithm(
         label,
         base.kernel_cc,
@@ -100,4 +111,5 @@ def variant(
         base.events,
         base.notes,
         base.ours,
+        small_queues,
     )

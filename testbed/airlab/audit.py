@@ -236,7 +236,9 @@ def _rate(report: dict[str, Any] | None, phase: str, probe: PathProbe, plan: Cel
     measured = math.nan if report is None else _stream_rate(report, _family(plan, probe))
     expected = probe.rate_bps or 0
     early = 0.0
-    if report is not None and any(_has_bucket(s) for s in plan.stages if s.rate_bps == expected):
+    if report is not None and any(
+        _has_bucket(s) for s in plan.stages if s.full_frames_bps == expected
+    ):
         early = 1 / max(int(report.get("datagrams", 0)) - 1, 1)
     return Check(
         f"{phase} rate {probe.label}",
@@ -250,7 +252,8 @@ def _rate(report: dict[str, Any] | None, phase: str, probe: PathProbe, plan: Cel
 
 def _has_bucket(stage: StagePlan) -> bool:
     """Whether the rate stage is a token bucket (htb, tbf) and not netem."""
-    return stage.qdisc != "droptail" or stage.buffer_bytes is not None
+    own = stage.own_handle is not None
+    return own or stage.qdisc != "droptail" or stage.buffer_bytes is not None
 
 
 def _stream_rate(report: dict[str, Any], family: int) -> float:
@@ -356,7 +359,9 @@ def _losses(raw: Raw, plan: CellPlan) -> Iterator[Check]:
     )
     finals = ((raw.sender(flow) or {}).get("final") or {} for flow in plan.flows)
     outstanding = sum(int(final.get("unacked_segs", 0)) for final in finals)
-    queue = sum(_stage_drops(raw, stage) for stage in plan.stages)
+    # What a host's own device refuses is no loss: TCP keeps the segment and sends it again.
+    told = [stage for stage in plan.stages if stage.refuses and stage.src in senders]
+    queue = sum(_stage_drops(raw, stage) for stage in plan.stages if stage not in told)
     channel = sum(channel_drops(raw, stage) for stage in plan.stages)
     least, most = max(queue - outstanding, 0), queue + channel + needless
     yield Check(
@@ -389,7 +394,7 @@ def _stage_drops(raw: Raw, stage: StagePlan) -> int:
     """Frames the queue of a stage dropped, if it carries data rather than ACKs."""
     if stage.rate_bps is None:
         return 0
-    places = (stage.rate_ns, stage.rate_dev, stage.rate_handle)
+    places = (stage.rate_ns, stage.rate_dev, stage.counted_handle)
     before, after = raw.qdisc(0, *places) or {}, raw.qdisc(1, *places) or {}
     grown = {k: int(after.get(k, 0)) - int(before.get(k, 0)) for k in ("bytes", "packets", "drops")}
     frames = max(grown["packets"], 1)

@@ -238,9 +238,15 @@ def finish_result(result: Path, *, page: bool, manifest: Mapping[str, Any] | Non
     for line in vetoed:
         print(f"VETOED {line.slug}: {'; '.join(line.reasons)}")
     if page:
-        from airlab import plots, report
+        from airlab import pictures, plots, report
 
         drawn = plots.draw_all(result, summary, paper=_paper_values(known, summary))
+        if known["figure"]:
+            asked = load_figure(find_figure(known["figure"])).pictures
+            more, left = pictures.draw(result, summary, asked)
+            drawn += more
+            if left:
+                print(f"pictures not drawn, their runs are missing: {', '.join(left)}")
         target = report.write_report(result, summary, known)
         print(f"plots: {drawn[0].parent}/  page: {target}")
     failed = any(claim.verdict != "reproduced" for claim in summary.claims)

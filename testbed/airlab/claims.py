@@ -5,7 +5,9 @@ The rule.  An expectation names a metric of algorithm ``of`` and, optionally, an
 values).  At each point the value is
 
 * with ``over``: the mean over seeds of the paired ratios metric(of, seed) / metric(over, seed);
-* without: the mean over seeds of metric(of, seed).
+* with ``against``: the same ratio, but its lower part is taken at the point that has these values
+  instead (and is of ``of`` itself without ``over``);
+* without both: the mean over seeds of metric(of, seed).
 
 The point holds when ``min * (1 - tolerance) <= value <= max * (1 + tolerance)``; a missing
 bound is open.  The expectation is *reproduced* when every point holds and *not reproduced*
@@ -86,8 +88,8 @@ def evaluate(
     """Judge each expectation.
 
     Args:
-        expects: entries with ``id, claim, metric, of`` and optionally ``over, where, min, max,
-            tolerance`` (relative, default 0) and ``source``.
+        expects: entries with ``id, claim, metric, of`` and optionally ``over, where, against, min,
+            max, tolerance`` (relative, default 0) and ``source``.
         results: the cells that ran, vetoed ones too.
         planned: all cells of the campaign, so that those that failed are missed; by default
             every seed that any cell of ``results`` has is expected at every point.
@@ -139,13 +141,22 @@ def _judge(
         claim=str(expect["claim"]),
         metric=str(expect["metric"]),
         of=str(expect["of"]),
-        over=expect.get("over"),
+        over=_over_text(expect),
         bounds=_bounds_text(expect),
         source=str(expect.get("source") or ""),
         verdict=verdict,
         reason=reason,
         points=made,
     )
+
+
+def _over_text(expect: Mapping[str, Any]) -> str | None:
+    """What stands below the fraction, in words; None without a ratio."""
+    against = expect.get("against") or {}
+    if not against:
+        return expect.get("over")
+    values = " ".join(f"{key}={value}" for key, value in against.items())
+    return f"{expect.get('over') or expect['of']} at {values}"
 
 
 def _overall(expect: Mapping[str, Any], points: list[PointResult]) -> tuple[Verdict, str]:
@@ -175,21 +186,30 @@ def _judge_point(
     results: Sequence[Measured],
     wanted: Mapping[tuple[str, _Key], set[int]],
 ) -> PointResult:
-    names = [expect["of"], *([expect["over"]] if expect.get("over") else [])]
+    there = [(str(expect["of"]), params)]
+    against = dict(expect.get("against") or {})
+    if expect.get("over") or against:
+        there.append((str(expect.get("over") or expect["of"]), {**params, **against}))
     values: list[dict[int, float]] = []
     problems: list[str] = []
-    for name in names:
-        found, problem = _values(str(name), str(expect["metric"]), params, results)
-        missing = sorted(wanted.get((name, _key(params)), set()) - found.keys() - problem.keys())
-        if (name, _key(params)) not in wanted:
-            problems.append(f"no cell of {name!r}")
-        problems += [f"{name} seed {s} is missing" for s in missing]
+    for name, point in there:
+        found, problem = _values(name, str(expect["metric"]), point, results)
+        missing = sorted(wanted.get((name, _key(point)), set()) - found.keys() - problem.keys())
+        if (name, _key(point)) not in wanted:
+            problems.append(f"no cell of {name!r}{_elsewhere(point, params)}")
+        problems += [f"{name} seed {s} is missing{_elsewhere(point, params)}" for s in missing]
         problems += [f"{name} seed {s} {why}" for s, why in sorted(problem.items())]
         values.append(found)
     number = paired_ratio(values[0], values[1]) if len(values) > 1 else _mean(values[0])
     if not problems and number.n < len(values[0]):
         problems.append(f"{number.n} pairs for {len(values[0])} seeds, or a ratio over 0")
     return _point(expect, params, number, "; ".join(problems))
+
+
+def _elsewhere(point: Mapping[str, Scalar], params: Mapping[str, Scalar]) -> str:
+    """Where another point differs, in words; empty for the same one."""
+    differs = [f"{key}={value}" for key, value in point.items() if params.get(key) != value]
+    return f" at {' '.join(differs)}" if differs else ""
 
 
 def _mean(values: Mapping[int, float]) -> Estimate:

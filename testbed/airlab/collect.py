@@ -22,6 +22,8 @@ from ccscope.ftrace import Array, Columns, Trace, read_trace, trace_parts
 from ccscope.pcapfile import read_capture
 from ccscope.recording import arrow_column, arrow_table, complete
 from ccscope.schema import CA_STATES
+from ccscope.symbols import Symbols
+from ccscope.symbols import parse as parse_symbols
 
 from airlab.audit import Check, Raw, TraceFacts, audit, channel_drops, verdict
 from airlab.model import CellPlan, FlowPlan, StagePlan
@@ -36,6 +38,7 @@ from airlab.results import (
     TraceResult,
     write_json,
 )
+from airlab.sawtooth import drop_metrics, window_metrics
 from airlab.stats import jain_index
 
 _SAMPLES = (
@@ -76,11 +79,13 @@ def collect(
     """
     source = Raw(raw)
     trace = read_trace(raw) if plan.trace else None
-    events = _flow_events(trace, plan, source.t0_ns) if trace else {}
+    functions = Symbols(parse_symbols((source.text("kallsyms") or "").splitlines()))
+    events = _flow_events(trace, plan, source.t0_ns, functions) if trace else {}
     _write_tables(source, plan, out, trace, events)
     facts = TraceFacts(trace.count, trace.lost) if trace else None
     checks = audit(source, plan, facts)
     flows = [_flow_result(source, plan, flow, events.get(flow.label)) for flow in plan.flows]
+    stages = [_stage_result(source, stage) for stage in plan.stages]
     result = CellResult(
         scenario=plan.scenario,
         slug=plan.cell.slug,
@@ -91,8 +96,10 @@ def collect(
         duration_s=plan.duration_us / 1e6,
         start_realtime_ns=source.t0_realtime_ns,
         flows=flows,
-        stages=[_stage_result(source, stage) for stage in plan.stages],
-        metrics=_metrics(flows),
+        stages=stages,
+        metrics=_metrics(flows)
+        | _window_metrics(plan, events)
+        | drop_metrics(_drops(plan, stages)),
         audit=_audit_result(checks),
         hashes=_hashes(source, plan, out),
         trace=TraceResult(events=trace.count, lost=trace.lost) if trace else None,
@@ -114,16 +121,19 @@ def _audit_result(checks: Sequence[Check]) -> AuditResult:
 # ---- the trace ----
 
 
-def _flow_events(trace: Trace, plan: CellPlan, t0_ns: int) -> dict[str, FlowEvents]:
-    """Each flow's rows at its sender (the receiver's socket fires the same events)."""
+def _flow_events(trace: Trace, plan: CellPlan, t0_ns: int, names: Symbols) -> dict[str, FlowEvents]:
+    """Each flow's rows at its sender (the receiver's socket fires the same events).
+
+    ``names`` are those of the kernel's functions, for the causes of states; may be empty.
+    """
     ends = {(ipaddress.ip_address(f.dst_addr), f.port): f.label for f in plan.flows}
 
     def label(info: Mapping[str, Any]) -> dict[str, str]:
         found = ends.get((ipaddress.ip_address(info["dst"]), info["dport"]))
         return {"label": found} if found else {}
 
-    maker = Assembler(t0_ns, wanted=lambda info: bool(label(info)), known=label)
-    events = {name: c for name, c in trace.events.items() if name.startswith("tcp:")}
+    maker = Assembler(t0_ns, names, wanted=lambda info: bool(label(info)), known=label)
+    events = {name: c for name, c in trace.events.items() if name.startswith(("tcp:", "ftrace:"))}
     tables = maker.tables(events)
     whole = [tables.get(n) or complete(n, {}) for n in ("acks", "states", "retransmits")]
 
@@ -378,6 +388,27 @@ def _metrics(flows: Sequence[FlowResult]) -> dict[str, float]:
     return made
 
 
+def _window_metrics(plan: CellPlan, events: Mapping[str, FlowEvents]) -> dict[str, float]:
+    """Numbers of the window, when one flow is measured: of several they would be a mixture."""
+    measured = [f for f in plan.flows if f.role == "measured"]
+    if len(measured) != 1 or measured[0].label not in events:
+        return {}
+    (flow,) = measured
+    seen = events[flow.label]
+    return window_metrics(seen.acks, seen.states, flow.start_us / 1e6, flow.stop_us / 1e6)
+
+
+def _drops(
+    plan: CellPlan, stages: Sequence[StageResult]
+) -> list[tuple[bool, int | None, int | None]]:
+    """For each stage: a sender's own device? drops of its queue, of its channel."""
+    senders = {flow.src for flow in plan.flows}
+    return [
+        (planned.refuses and planned.src in senders, seen.queue_drops, seen.channel_drops)
+        for planned, seen in zip(plan.stages, stages, strict=True)
+    ]
+
+
 def _stage_result(raw: Raw, stage: StagePlan) -> StageResult:
     channel = raw.json(f"chan.{stage.channel}.json") if stage.channel else None
     return StageResult(
@@ -390,7 +421,7 @@ def _stage_result(raw: Raw, stage: StagePlan) -> StageResult:
 
 def _queue_drops(raw: Raw, stage: StagePlan) -> int | None:
     """Drops of the rate stage; None when its counters are missing or began anew in the run."""
-    places = (stage.rate_ns, stage.rate_dev, stage.rate_handle)
+    places = (stage.rate_ns, stage.rate_dev, stage.counted_handle)
     after = raw.qdisc(1, *places) if stage.rate_bps is not None else None
     before = raw.qdisc(0, *places) or {} if after else {}
     if not after or int(after.get("packets", 0)) < int(before.get("packets", 0)):

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from .algorithms import lookup
 from .model import AirlabError, Scalar
-from .scenario import Expect, Strict, read_toml, validate
+from .scenario import Expect, Strict, Time, read_toml, validate
 
 
 class Plot(Strict):
@@ -22,6 +22,32 @@ class Plot(Strict):
     log_x: bool = False
     x_label: str | None = None
     y_label: str | None = None
+
+
+class Picture(Strict):
+    """Runs drawn over time (``airlab.pictures`` says how); ``points`` are drawn into one picture.
+
+    A point may name another algorithm than ``of`` by the key ``cc``.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    title: str
+    kind: Literal["cwnd", "sequence", "throughput"]
+    of: str = Field(description="label of the algorithm")
+    points: list[dict[str, Scalar]] = Field(default_factory=list)
+    seed: Annotated[int, Field(ge=1)] = 1
+    span: tuple[Time, Time] | None = Field(None, description="from and to; default: all of it")
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The cell's tables that are drawn."""
+        tables = {"cwnd": ("acks", "states"), "sequence": ("acks",), "throughput": ("goodput",)}
+        return tables[self.kind]
+
+    @property
+    def name_labels(self) -> bool:
+        """Whether the legend has to tell algorithms apart."""
+        return len({point.get("cc", self.of) for point in self.points}) > 1
 
 
 class PaperTable(Strict):
@@ -62,6 +88,7 @@ class Figure(Strict):
     cc: list[str] | None = None
     seeds: Annotated[int, Field(ge=1)] | None = None
     plot: Plot
+    pictures: list[Picture] = Field(default_factory=list)
     paper_table: PaperTable | None = None
     expect: list[Expect] = Field(default_factory=list)
 
@@ -114,7 +141,16 @@ def _faults(figure: Figure) -> list[str]:
                 for point in points
                 if point not in table.x
             ]
-    return faults + _claim_faults(figure.expect)
+    return faults + _picture_faults(figure.pictures) + _claim_faults(figure.expect)
+
+
+def _picture_faults(pictures: list[Picture]) -> list[str]:
+    names = [picture.name for picture in pictures]
+    faults = [f"pictures: {n!r} is used twice" for n in dict.fromkeys(names) if names.count(n) > 1]
+    for picture in pictures:
+        if picture.span is not None and picture.span[0] >= picture.span[1]:
+            faults.append(f"pictures.{picture.name}.span: ends before it begins")
+    return faults
 
 
 def _claim_faults(claims: list[Expect]) -> list[str]:

@@ -19,6 +19,8 @@ from typing import Any
 
 from ccscope.errors import CcscopeError
 
+from .units import FULL_FRAME_BYTES
+
 Scalar = str | int | float | bool
 
 EXIT_OK = 0
@@ -67,7 +69,12 @@ class FlowPlan:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One direction of an emulated link: rate and buffer, then delay and channel."""
+    """One direction of an emulated link: rate and buffer, then delay and channel.
+
+    ``own_handle`` is set when frames wait on a node's own device: the queue below its root, whose
+    drops count.  ``refuses`` says that this node is the one that sends into the direction, so that
+    its own sockets are told of a drop; ``frame_bytes`` is what each frame costs besides its bits.
+    """
 
     name: str
     link: str
@@ -88,6 +95,21 @@ class StagePlan:
     loss: float
     drop: tuple[int, ...]
     constant: bool
+    own_handle: str | None = None
+    refuses: bool = False
+    frame_bytes: int = 0
+
+    @property
+    def counted_handle(self) -> str:
+        """The queue discipline whose counters tell the drops."""
+        return self.own_handle or self.rate_handle
+
+    @property
+    def full_frames_bps(self) -> int | None:
+        """The rate that full frames can have, which is the rate unless frames cost more."""
+        if self.rate_bps is None:
+            return None
+        return self.rate_bps * FULL_FRAME_BYTES // (FULL_FRAME_BYTES + self.frame_bytes)
 
 
 @dataclass(frozen=True)

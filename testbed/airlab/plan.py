@@ -46,6 +46,8 @@ PING_COUNT = 5
 PING_BYTES = 64
 RATE_FRAMES = 80
 MAX_BURST_PKTS = 4000
+TX_DELAY_MS = 10_000
+"""TCP_TX_DELAY of sockets without TCP Small Queues: these then allow 20 s of the pacing rate."""
 UNLIMITED_BPS = FAST_BPS
 FAST_UNLIMITED_BPS = 10**9
 """Bounds for the channel pattern of a link without rate; running out of it vetoes the run."""
@@ -112,6 +114,9 @@ class _Builder:
             "trace.events": self._trace_events().encode(),
             **{f"patterns/{name}.bin": data for name, data in self._patterns().items()},
         }
+        if self._causes():
+            rule = f"stacktrace if {self._our_ports()}"
+            files["trace.triggers"] = f"tcp/tcp_cong_state_set\t{rule}\n".encode()
         before, before_end = self._calibration("before", 100_000)
         after, after_end = self._after()
         main_end = self._main_end()
@@ -240,6 +245,9 @@ class _Builder:
             loss=stage.loss if stage.gilbert is None else stage.gilbert.good_loss or 0.0,
             drop=stage.drop,
             constant=all(e.outage is not None and not holds_frames(e) for e in changing),
+            own_handle=None if stage.queue == "wire" else stage.leaf_handle,
+            refuses=stage.queue != "wire" and stage.rate_ns == stage.src,
+            frame_bytes=stage.frame_bytes,
         )
 
     # The experiment --------------------------------------------------------------------------
@@ -281,6 +289,8 @@ class _Builder:
             # A reset discards what is still unsent, so nothing trickles into what comes after.
             words.append(f"--seconds {(plan.stop_us - plan.start_us) / 1e6:.6f} --close rst")
         words += [f"--sndbuf {spec.send_buffer}"] if spec.send_buffer else []
+        if not self.scenario.algorithm(spec.cc or self.cell.cc).small_queues:
+            words.append(f"--tx-delay-ms {TX_DELAY_MS}")
         words.append(f"--sample-ms {plan.sample_ms}")
         words += [self._verify(plan)] if spec.verify else []
         for pause in sorted(spec.pause, key=lambda p: p.at):
@@ -396,7 +406,7 @@ class _Builder:
 
     def _probe(self, label: str, src: str, dst: str) -> PathProbe:
         rated = [s for s in self.topology.path_stages(src, dst) if s.rate_bps is not None]
-        slowest = min(rated, key=lambda s: s.rate_bps or 0, default=None)
+        slowest = min(rated, key=_full_frames_bps, default=None)
         depth: int | None = None
         if slowest is not None and slowest is rated[0] and slowest.qdisc == "droptail":
             depth = slowest.buffer_pkts or slowest.queue_bytes // FULL_FRAME_BYTES
@@ -408,7 +418,7 @@ class _Builder:
             src=src,
             dst=dst,
             rtt_us=self.topology.rtt_us(src, dst) + self._ping_us(src, dst),
-            rate_bps=None if slowest is None else slowest.rate_bps,
+            rate_bps=None if slowest is None else _full_frames_bps(slowest),
             buffer_pkts=depth,
             burst_pkts=burst,
             burst_frame_bytes=FULL_FRAME_BYTES,
@@ -417,12 +427,20 @@ class _Builder:
     def _ping_us(self, src: str, dst: str) -> int:
         """How long a ping's frame takes to serialise there and back, on netem's stages.
 
-        A token bucket lets a single frame pass at once.
+        A token bucket lets a single frame pass at once; the answer of a shared medium waits for
+        what the question cost more than the bucket holds.
         """
         headers = FULL_FRAME_BYTES - MAX_UDP_BYTES[self.scenario.ip]
         both = self.topology.path_stages(src, dst) + self.topology.path_stages(dst, src)
         rates = [stage.rate_bps for stage in both if stage.rate_bps and stage.kind == "netem"]
-        return round(sum(8e6 * (PING_BYTES + headers) / rate for rate in rates))
+        waits = [
+            max(0, PING_BYTES + headers + stage.frame_bytes - FULL_FRAME_BYTES)
+            * 8e6
+            / stage.rate_bps
+            for stage in self.topology.path_stages(src, dst)
+            if stage.queue == "shared" and stage.rate_bps
+        ]
+        return round(sum(8e6 * (PING_BYTES + headers) / rate for rate in rates) + sum(waits))
 
     def _calibration(self, phase: str, start: int) -> tuple[list[Line], int]:
         """The probes of all paths one after another, and when they are over."""
@@ -494,12 +512,12 @@ class _Builder:
 
     def _trace_lines(self) -> list[tuple[str, str]]:
         trace, rows = self.scenario.trace, list[tuple[str, str]]()
-        last = 5000 + len(self.flows)
         if trace.acks:
-            ours = f"dport >= 5001 && dport <= {last}"
+            ours = self._our_ports()
             names = ("tcp_probe", "tcp_cong_state_set", "tcp_retransmit_skb")
             rows += [(f"tcp/{name}", ours) for name in names]
-        handles = [int(s.rate_handle[:-1], 16) << 16 for s in self.stages if s.kind != "none"]
+        roots = dict.fromkeys(s.rate_handle for s in self.stages if s.kind != "none")
+        handles = [int(root[:-1], 16) << 16 for root in roots]
         if trace.queue and handles:
             chosen = " || ".join(f"handle == {handle}" for handle in handles)
             rows += [("qdisc/qdisc_enqueue", chosen), ("qdisc/qdisc_dequeue", chosen)]
@@ -508,6 +526,12 @@ class _Builder:
         if trace.modules:
             rows += [(name, "") for a in self._algorithms() for name in a.events]
         return list(dict.fromkeys(rows))
+
+    def _our_ports(self) -> str:
+        return f"dport >= 5001 && dport <= {5000 + len(self.flows)}"
+
+    def _causes(self) -> bool:
+        return self.scenario.trace.causes and self.scenario.trace.acks
 
     def _trace_events(self) -> str:
         return "".join(f"{name}\t{rule}\n" for name, rule in self._trace_lines())
@@ -651,7 +675,14 @@ def _drain_us(stage: Stage, scenario: Scenario) -> int:
     events = side_events(scenario, stage.link, stage.side)
     rates = [e.rate or (e.handoff.rate if e.handoff else None) for e in events]
     slowest = min([stage.rate_bps, *(r for r in rates if r)])
-    return math.ceil(8e6 * (stage.queue_bytes + FULL_FRAME_BYTES) / slowest)
+    frames = math.ceil(stage.queue_bytes / FULL_FRAME_BYTES) + 1
+    more = frames * stage.frame_bytes
+    return math.ceil(8e6 * (stage.queue_bytes + FULL_FRAME_BYTES + more) / slowest)
+
+
+def _full_frames_bps(stage: Stage) -> int:
+    """The rate that full frames can have on a stage with a rate."""
+    return (stage.rate_bps or 0) * FULL_FRAME_BYTES // (FULL_FRAME_BYTES + stage.frame_bytes)
 
 
 def _describe(event: Event) -> tuple[str, str]:

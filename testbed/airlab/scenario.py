@@ -71,6 +71,8 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]{0,11}$")]
 SysctlName = Annotated[str, Field(pattern=r"^net\.[A-Za-z0-9_.-]+$")]
 DirectionName = Literal["both", "forward", "reverse"]
 Qdisc = Literal["droptail", "codel", "fq_codel", "red", "fq"]
+QueuePlace = Literal["wire", "host", "shared"]
+CaseName = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9.-]*$")]
 
 
 class Strict(BaseModel):
@@ -117,6 +119,11 @@ class Side(Strict):
     delay: Time | None = Field(None, description="one-way propagation delay, 0 to 60s")
     buffer: Buffer | None = Field(None, description="room of the queue: 30pkt, 64kB, 1.5BDP")
     qdisc: Qdisc | None = Field(None, description="droptail (default) or an AQM")
+    frame_time: Time | None = Field(
+        None,
+        description="queue host or shared: time that each frame costs besides its bits (a radio's "
+        "preamble, spacing, back-off and link-level acknowledgement)",
+    )
     ecn: bool | None = Field(None, description="codel, fq_codel, red: mark instead of drop")
     ber: Ber | None = Field(None, description="bit error rate; a frame is lost by its length")
     loss: Probability | None = Field(None, description="loss of each frame, whatever its length")
@@ -135,6 +142,12 @@ class Link(Side):
 
     between: tuple[Name, Name]
     direction: DirectionName = Field("both", description="where ber, loss, ... , drop apply")
+    queue: QueuePlace = Field(
+        "wire",
+        description="where frames wait: on the way; on each node's own device, which refuses what "
+        "does not fit (Local Congestion); or, half duplex, before one medium that both directions "
+        "share, at the first node of between",
+    )
     reverse: Side | None = Field(None, description="overrides for the second-to-first direction")
 
 
@@ -230,6 +243,9 @@ class Trace(Strict):
 
     acks: bool = Field(True, description="cwnd, srtt, states, retransmissions by tracepoints")
     queue: bool = Field(True, description="bottleneck queue and drops by tracepoints")
+    causes: bool = Field(
+        False, description="why the congestion state changed, by the kernel's call stack"
+    )
     modules: bool = Field(True, description="the algorithms' own tracepoints, as j:j_abe")
     capture: Capture | bool = Field(
         True, description="true: at the first measured flow's receiver; false: none"
@@ -243,10 +259,19 @@ class Variant(Strict):
     cc: str
     sysctl: dict[SysctlName, int | str] = Field(default_factory=dict)
     params: dict[str, int | str] = Field(default_factory=dict, description="module parameters")
+    small_queues: bool = Field(
+        True,
+        description="false: TCP Small Queues lifted for the socket, by TCP_TX_DELAY (which only fq "
+        "would turn into a delay)",
+    )
 
 
 class Expect(Strict):
-    """A claim to be judged over the seeds; with ``over`` the paired ratio of/over."""
+    """A claim to be judged over the seeds.
+
+    With ``over``, ``against`` or both it is about the paired ratio to that algorithm (default: the
+    same), at the point that differs in what ``against`` says.
+    """
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
     claim: str
@@ -254,6 +279,7 @@ class Expect(Strict):
     of: str
     over: str | None = None
     where: dict[str, Scalar] = Field(default_factory=dict)
+    against: dict[str, Scalar] = Field(default_factory=dict)
     min: float | None = None
     max: float | None = None
     tolerance: Annotated[float, Field(ge=0)] = 0.0
@@ -281,6 +307,11 @@ class Scenario(Strict):
     cross: list[Cross] = Field(default_factory=list)
     trace: Trace = Field(default_factory=lambda: Trace.model_validate({}))
     sweep: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
+    cases: dict[CaseName, dict[str, Scalar]] = Field(
+        default_factory=dict,
+        description="named sets of overrides (dotted key: value); the key case chooses one",
+    )
+    case: CaseName | None = Field(None, description="which of the cases applies; may be swept")
     variants: dict[Name | str, Variant] = Field(default_factory=dict)
     expect: list[Expect] = Field(default_factory=list)
 
@@ -316,7 +347,7 @@ def _variants(scenario: Scenario) -> dict[str, Algorithm]:
     for label, spec in scenario.variants.items():
         texts = {k: str(v) for k, v in spec.sysctl.items()}
         params = {k: str(v) for k, v in spec.params.items()}
-        made[label] = variant(label, lookup(spec.cc), texts, params)
+        made[label] = variant(label, lookup(spec.cc), texts, params, spec.small_queues)
     return made
 
 
@@ -355,12 +386,14 @@ def load_scenario(path: Path | str, overrides: dict[str, str] | None = None) -> 
     raw = read_toml(Path(path))
     for key, text in (overrides or {}).items():
         _override(raw, key, text, str(path))
+    for key in overrides or {}:
+        _refuse_cased(raw, key, str(path))
     return parse_scenario(raw, str(path))
 
 
 def parse_scenario(raw: dict[str, Any], source: str) -> Scenario:
     """Check tables and return the scenario; ``source`` names them in messages."""
-    scenario = validate(Scenario, raw, source)
+    scenario = validate(Scenario, _with_case(raw, source), source)
     scenario._raw = copy.deepcopy(raw)
     scenario._source = source
     faults = list(dict.fromkeys(_faults(scenario)))
@@ -370,6 +403,34 @@ def parse_scenario(raw: dict[str, Any], source: str) -> Scenario:
         for value in values:
             scenario.at_point({key: value})
     return scenario
+
+
+def _with_case(raw: dict[str, Any], source: str) -> dict[str, Any]:
+    """The tables with the chosen case's overrides applied."""
+    case, cases = raw.get("case"), raw.get("cases")
+    if case is None or not isinstance(cases, dict):
+        return raw
+    if case not in cases:
+        raise AirlabError(f"{source}: case: no case {case!r}{_near(str(case), cases)}")
+    made = copy.deepcopy(raw)
+    if isinstance(cases[case], dict):
+        for key, value in cases[case].items():
+            _set_dotted(made, key, value, source)
+    return made
+
+
+def _refuse_cased(raw: dict[str, Any], key: str, source: str) -> None:
+    """A case decides its keys: setting one from outside would be without effect."""
+    cases, sweep = raw.get("cases"), raw.get("sweep")
+    if not isinstance(cases, dict) or not isinstance(sweep, dict | None):
+        return
+    chosen = (sweep or {}).get("case") or [raw.get("case")]
+    names = [n for n, table in cases.items() if n in chosen and key in table]
+    if names:
+        raise AirlabError(
+            f"{source}: --set {key}: the case {', '.join(names)} sets it; choose others by --set "
+            "case=NAME, or change the file"
+        )
 
 
 def _override(raw: dict[str, Any], key: str, text: str, source: str) -> None:
@@ -401,8 +462,14 @@ def _scalar(text: str) -> Scalar:
 
 
 def _set_dotted(raw: dict[str, Any], key: str, value: Scalar, source: str) -> None:
-    """Set ``links.air.ber`` or ``flows.0.cc``; tables of names must have the name already."""
-    *way, last = key.split(".")
+    """Set ``links.air.ber`` or ``flows.0.cc``; tables of names must have the name already.
+
+    What follows ``nodes.NAME.sysctl.`` (or ``variants.``) is one name, dots and all.
+    """
+    parts = key.split(".")
+    if parts[0] in ("nodes", "variants") and parts[2:3] == ["sysctl"] and len(parts) > 4:
+        parts = [*parts[:3], ".".join(parts[3:])]
+    *way, last = parts
     at: Any = raw
     for depth, part in enumerate(way):
         if isinstance(at, list):
@@ -504,7 +571,19 @@ def _faults(s: Scenario) -> Iterator[str]:
     yield from _event_faults(s)
     yield from _flow_faults(s)
     yield from _trace_faults(s)
+    yield from _case_faults(s)
     yield from _expect_faults(s)
+
+
+def _case_faults(s: Scenario) -> Iterator[str]:
+    if s.case is not None and not s.cases:
+        yield f"case: there is no table of cases to choose {s.case!r} from"
+    for name, values in s.cases.items():
+        for key in values:
+            if key in s.sweep:
+                yield f"cases.{name}.{key!r}: is swept, too; leave it out of one of them"
+            if key.split(".")[0] in ("case", "cases", "sweep", "schema", "name", "expect", "cc"):
+                yield f"cases.{name}.{key!r}: a case cannot change this"
 
 
 def _label_faults(s: Scenario) -> Iterator[str]:
@@ -550,6 +629,7 @@ def _link_faults(s: Scenario) -> Iterator[str]:
             key = f"links.{name}{suffix}"
             yield from _side_faults(key, side, s.allow_fast)
             yield from _merged_faults(key, side, link)
+        yield from _queue_place_faults(s, name, link)
     yield from _connection_faults(s)
 
 
@@ -587,6 +667,40 @@ def _merged_faults(key: str, side: Side, link: Link) -> Iterator[str]:
         yield f"{key}.buffer: {qdisc} counts packets; write for example 100pkt or 1BDP"
     if side.reorder and not own_or_link("delay"):
         yield f"{key}.reorder: frames overtake by skipping the delay; give the link a delay"
+
+
+def _queue_place_faults(s: Scenario, name: str, link: Link) -> Iterator[str]:
+    """What a queue on a node's own device asks for."""
+    key = f"links.{name}"
+    if link.queue == "wire":
+        for suffix, side in _sides(link):
+            if side.frame_time is not None:
+                yield f"{key}{suffix}.frame_time: needs queue host or shared"
+        return
+    if link.rate is None:
+        yield f"{key}.queue: {link.queue} needs a rate"
+    for suffix, side in _sides(link):
+        if getattr(side.buffer, "kind", "") == "bytes":
+            yield f"{key}{suffix}.buffer: a device counts packets; write for example 100pkt or 1BDP"
+        if side.qdisc == "red":
+            yield f"{key}{suffix}.qdisc: red is not offered on a node's own device"
+    if link.queue == "shared" and link.reverse is not None:
+        for field in ("rate", "frame_time"):
+            if getattr(link.reverse, field) is not None:
+                yield f"{key}.reverse.{field}: both directions share one medium; leave it out"
+    yield from _own_device_faults(s, name, link)
+
+
+def _own_device_faults(s: Scenario, name: str, link: Link) -> Iterator[str]:
+    """What a node with a link's queue on its device cannot have beside it."""
+    for node in link.between[:1] if link.queue == "shared" else link.between:
+        if node in s.nodes and s.nodes[node].qdisc != "noqueue":
+            yield f"nodes.{node}.qdisc: its device has the queue of {name}; set links.{name}.qdisc"
+    if f"{name}m" in s.links:
+        yield f"links.{name}m: the name is taken by {name}'s second device; rename it"
+    for i, event in enumerate(s.events):
+        if event.link == name and (event.outage is None or event.mode != "drop"):
+            yield f"events.{i}: with queue {link.queue} a link can only have outages that drop"
 
 
 def _gilbert_faults(key: str, law: GilbertModel) -> Iterator[str]:
@@ -750,9 +864,10 @@ def _expect_faults(s: Scenario) -> Iterator[str]:
             yield f"expect.{i}: give min, max or both"
         elif claim.min is not None and claim.max is not None and claim.min > claim.max:
             yield f"expect.{i}: min is more than max"
-        for key in claim.where:
-            if key not in s.sweep and not _exists(s, key):
-                yield f"expect.{i}.where: {key!r} is not swept{_near(key, s.sweep)}"
+        for table in ("where", "against"):
+            for key in getattr(claim, table):
+                if key not in s.sweep and not _exists(s, key):
+                    yield f"expect.{i}.{table}: {key!r} is not swept{_near(key, s.sweep)}"
 
 
 def _exists(s: Scenario, key: str) -> bool:

@@ -14,6 +14,14 @@ Choice of queueing discipline for the rate stage, and why:
   (counted in bytes, full frames times packets), so that what was held leaves at the link's rate;
   below netem the held frames would leave as one burst.
 * an AQM: ``htb`` with one class, burst and quantum of one frame, and the AQM as its leaf.
+* a queue on a node's own device (``queue = "host"`` or ``"shared"``): ``htb`` with a ``pfifo`` (or
+  the AQM) as its leaf, at the root of that device, so that a full queue is refused to the sender
+  and TCP small queues see it.  netem would not do: it takes frames off the socket's account.
+
+A shared medium is one ``htb`` class on the first node's device, with a class for each direction
+below it: what is idle is lent to the other.  Frames of the second node come into the first one's
+namespace by a second device, pass the medium like its own, and are sent back from the wire, which
+knows them by their address (``_shared_tc``).
 """
 
 from __future__ import annotations
@@ -33,6 +41,9 @@ DELAY_LIMIT_PKTS = 1_000_000
 
 DEFAULT_BUFFER = Buffer("pkt", 100)
 MAX_AUTOTUNE_BYTES = 6 * 2**20
+BORROWED_BPS = 1000
+"""Own rate of a direction on a shared medium: next to nothing, so that htb has each frame wait for
+the medium; within its own rate a class would send beside the other's frames."""
 NETEM_EXTRAS = ("duplicate", "reorder", "corrupt")
 
 
@@ -77,11 +88,18 @@ class Stage:
     index: int
     channel: str | None
     detach: bool
+    queue: str = "wire"
+    frame_us: int = 0
 
     @property
     def rate_handle(self) -> str:
-        """The root qdisc of the rate stage, unique in the scenario: ``10:``."""
-        return f"{0x10 + self.index:x}:"
+        """The root qdisc of the rate stage: ``10:``.  A shared medium has one for both sides."""
+        return f"{0x10 + self.index - (self.side if self.queue == 'shared' else 0):x}:"
+
+    @property
+    def frame_bytes(self) -> int:
+        """What each frame costs besides its bits, as bytes at the link's rate."""
+        return round(self.frame_us * (self.rate_bps or 0) / 8e6)
 
     @property
     def leaf_handle(self) -> str:
@@ -103,7 +121,7 @@ class Stage:
         """How the rate stage is made: netem, tbf, plug, htb, or none."""
         if self.rate_bps is None:
             return "plug" if self.hold else "none"
-        if self.qdisc != "droptail":
+        if self.qdisc != "droptail" or self.queue != "wire":
             return "htb"
         return "tbf" if self.hold or self.buffer_bytes is not None else "netem"
 
@@ -252,6 +270,13 @@ def holds_frames(event: Event) -> bool:
     return event.outage is not None and event.mode == "hold"
 
 
+def _rate_place(name: str, link: Link, side: int, near: str) -> tuple[str, str]:
+    """Namespace and device of the rate stage."""
+    if link.queue == "wire":
+        return near, "wire"
+    return link.between[0 if link.queue == "shared" else side], name
+
+
 def _stage(scenario: Scenario, name: str, link: Link, side: int, index: int) -> Stage:
     near, far = (f"w{name}a", f"w{name}b") if side == 0 else (f"w{name}b", f"w{name}a")
     events = side_events(scenario, name, side)
@@ -262,6 +287,7 @@ def _stage(scenario: Scenario, name: str, link: Link, side: int, index: int) -> 
     rate = _value(link, side, "rate")
     src, dst = link.between if side == 0 else link.between[::-1]
     pkts, size = _buffer(scenario, name, link, side)
+    rate_ns, rate_dev = _rate_place(name, link, side, near)
     qdisc = str(_value(link, side, "qdisc") or "droptail")
     return Stage(
         name=label, link=name, side=side, src=src, dst=dst,
@@ -276,9 +302,10 @@ def _stage(scenario: Scenario, name: str, link: Link, side: int, index: int) -> 
         drop=tuple(law["drop"]) if isinstance(law["drop"], list) else (),
         min_len=_int(_value(link, side, "min_len")),
         hold=any(holds_frames(event) for event in events),
-        rate_ns=near, rate_dev="wire", delay_ns=far, delay_dev="host",
+        rate_ns=rate_ns, rate_dev=rate_dev, delay_ns=far, delay_dev="host",
         index=index, channel=label if channel else None,
         detach=scenario.nodes[src].role == "host",
+        queue=link.queue, frame_us=_int(_value(link, side, "frame_time")),
     )  # fmt: skip
 
 
@@ -336,8 +363,13 @@ def rate_words(stage: Stage, rate_bps: int | None = None) -> str:
         return f"tbf rate {rate}bit burst {FULL_FRAME_BYTES} limit {stage.queue_bytes}"
     if stage.kind == "plug":
         return f"plug limit {stage.queue_bytes}"
+    return _htb_words(rate or 0, rate or 0, stage.frame_bytes)
+
+
+def _htb_words(rate: int, ceil: int, more_bytes: int) -> str:
     frame = FULL_FRAME_BYTES
-    return f"htb rate {rate}bit ceil {rate}bit burst {frame} cburst {frame} quantum {frame}"
+    words = f"htb rate {rate}bit ceil {ceil}bit burst {frame} cburst {frame} quantum {frame}"
+    return f"{words} overhead {more_bytes}" if more_bytes else words
 
 
 def delay_words(stage: Stage, delay_us: int | None = None, seed: int | None = None) -> str:
@@ -369,6 +401,8 @@ def needs_delay(stage: Stage, scenario: Scenario) -> bool:
 def _aqm_words(stage: Stage) -> str:
     pkts = stage.buffer_pkts or 100
     ecn = " ecn" if stage.ecn else ""
+    if stage.qdisc == "droptail":
+        return f"pfifo limit {pkts}"
     if stage.qdisc == "codel":
         return f"codel limit {pkts}{ecn or ' noecn'}"
     if stage.qdisc == "fq_codel":
@@ -389,6 +423,8 @@ def rate_commands(stage: Stage) -> list[str]:
     dev, root, leaf = stage.rate_dev, stage.rate_handle, stage.leaf_handle
     if stage.kind == "none":
         return []
+    if stage.queue == "shared":
+        return _shared_commands(stage)
     if stage.kind == "htb":
         return [
             f"qdisc add dev {dev} root handle {root} htb default 1",
@@ -402,6 +438,50 @@ def rate_commands(stage: Stage) -> list[str]:
         )
     if stage.hold:
         lines.append(plug_words(stage, "release_indefinite"))
+    return lines
+
+
+def _shared_commands(stage: Stage) -> list[str]:
+    """The medium (made with the forward side), and one direction's class and queue on it."""
+    dev, root, rate = stage.rate_dev, stage.rate_handle, stage.rate_bps or 0
+    mine = f"{root}{stage.side + 2}"
+    medium = [
+        f"qdisc add dev {dev} root handle {root} htb default 2",
+        f"class add dev {dev} parent {root} classid {root}1 {rate_words(stage)}",
+    ]
+    share = _htb_words(BORROWED_BPS, rate, stage.frame_bytes)
+    return [
+        *(medium if stage.side == 0 else []),
+        f"class add dev {dev} parent {root}1 classid {mine} {share}",
+        f"qdisc add dev {dev} parent {mine} handle {stage.leaf_handle} {_aqm_words(stage)}",
+    ]
+
+
+def second_device(link: str) -> str:
+    """Where the other node's frames come to a shared medium."""
+    return f"{link}m"
+
+
+def _to_first(mac: str) -> str:
+    """A classic BPF program that holds for frames to this address, by its last two bytes."""
+    last = int("".join(mac.split(":")[-2:]), 16)
+    return f"bpf bytecode '4,40 0 0 4,21 0 1 {last},6 0 0 4294967295,6 0 0 0'"
+
+
+def _own_device_tc(topology: Topology, node: str) -> list[str]:
+    """tc lines in a node's namespace for the queues on its own devices."""
+    lines: list[str] = []
+    for stage in topology.stages.values():
+        if stage.queue == "wire" or stage.rate_ns != node or stage.rate_bps is None:
+            continue
+        lines += rate_commands(stage)
+        if stage.queue == "shared" and stage.side == 1:
+            dev, root = stage.rate_dev, stage.rate_handle
+            match = _to_first(topology.ends[node, stage.link].mac)
+            lines += [
+                f"filter add dev {dev} parent {root} {match} flowid {root}{stage.side + 2}",
+                *_redirect(second_device(stage.link), dev, detach=False),
+            ]
     return lines
 
 
@@ -433,11 +513,35 @@ def _wire_tc(topology: Topology, link: str, side: int) -> list[str]:
     out, back = topology.stages[link, side], topology.stages[link, 1 - side]
     scenario = topology.scenario
     token = out.detach and (out.kind in ("htb", "tbf", "plug"))
-    lines = _redirect("host", "wire", token) + _redirect("wire", "host", False)
-    lines += rate_commands(out)
+    if out.queue == "shared":
+        lines = _shared_tc(topology, link, side)
+    elif out.queue == "host":
+        lines = _redirect("host", "wire", False) + _redirect("wire", "host", False)
+    else:
+        lines = _redirect("host", "wire", token) + _redirect("wire", "host", False)
+        lines += rate_commands(out)
     if needs_delay(back, scenario):
         lines.append(f"qdisc add dev host root handle {back.delay_handle} {delay_words(back)}")
     return lines
+
+
+def _shared_tc(topology: Topology, link: str, side: int) -> list[str]:
+    """Wires beside a shared medium, which is at the first node.
+
+    Its second node's frames must leave their sockets (``detach``): the queue is not its own.
+    """
+    if side == 1:
+        detach = topology.stages[link, 1].detach
+        return _redirect("host", "wire", detach) + _redirect("wire", "host", False)
+    first = topology.ends[topology.scenario.links[link].between[0], link]
+    back = "action mirred egress redirect dev host"
+    onward = _redirect("host", "wire", False)
+    return [
+        onward[0],
+        f"filter add dev host ingress protocol all prio 1 {_to_first(first.mac)} {back}",
+        onward[1].replace("ingress matchall", "ingress protocol all prio 2 matchall"),
+        *_redirect("wire", "medium", False),
+    ]
 
 
 def _port(ns: str, dev: str, mac: str, offload: bool = False) -> tuple[str, str]:
@@ -462,7 +566,10 @@ def _link_commands(topology: Topology) -> list[str]:
             lines.append(_veth(a, b))
             continue
         wa, wb = f"w{name}a", f"w{name}b"
-        mac = [_mac(number, 0x11 + i) for i in range(4)]
+        mac = [_mac(number, 0x11 + i) for i in range(6)]
+        if link.queue == "shared":
+            second = _port(link.between[0], second_device(name), mac[4])
+            lines.append(_veth(second, _port(wa, "medium", mac[5])))
         lines.append(_veth(a, _port(wa, "host", mac[0])))
         lines.append(_veth(_port(wa, "wire", mac[1]), _port(wb, "wire", mac[2])))
         lines.append(_veth(_port(wb, "host", mac[3]), b))
@@ -600,20 +707,32 @@ def setup_script(
         if spec.qdisc != "noqueue":
             qdiscs = [f"qdisc add dev {name} root handle 1: {spec.qdisc}" for name in mine]
             lines += _here(f"tc -n {node} -batch -", qdiscs)
+        own = _own_device_tc(topology, node)
+        if own:
+            seconds = [second_device(n) for n in mine if _is_medium(topology, node, n)]
+            lines += _here(f"ip -n {node} -batch -", _wire_up(seconds)) if seconds else []
+            lines += _here(f"tc -n {node} -batch -", own)
         if spec.offload:
             lines += [f"ip netns exec {node} ethtool -K {name} tso off" for name in mine]
     for name in dict.fromkeys(link for link, _ in topology.stages):
         lines += ["", f"# link {name}"]
         for side, ns in enumerate((f"w{name}a", f"w{name}b")):
-            lines += _here(f"ip -n {ns} -batch -", _wire_up())
+            medium = ["medium"] if side == 0 and topology.stages[name, 0].queue == "shared" else []
+            lines += _here(f"ip -n {ns} -batch -", _wire_up(["host", "wire", *medium]))
             lines += _here(f"tc -n {ns} -batch -", _wire_tc(topology, name, side))
     return "\n".join(lines) + "\n"
 
 
-def _wire_up() -> list[str]:
-    """Bring a wire up without any address, so that it never speaks by itself."""
+def _is_medium(topology: Topology, node: str, link: str) -> bool:
+    """Whether the medium of a shared link is at this node."""
+    stage = topology.stages.get((link, 0))
+    return stage is not None and stage.queue == "shared" and stage.rate_ns == node
+
+
+def _wire_up(devices: list[str]) -> list[str]:
+    """Bring devices up without any address, so that they never speak by themselves."""
     return [
-        line for dev in ("host", "wire")
+        line for dev in devices
         for line in (f"link set dev {dev} addrgenmode none", f"link set dev {dev} up")
     ]  # fmt: skip
 
@@ -646,9 +765,9 @@ def kernel_modules(topology: Topology) -> tuple[str, ...]:
         names += _KIND_MODULES[stage.kind]
         names += ["sch_plug"] if stage.hold else []
         names += ["sch_netem"] if needs_delay(stage, topology.scenario) else []
-        names += ["cls_bpf"] if stage.channel else []
+        names += ["cls_bpf"] if stage.channel or stage.queue == "shared" else []
         if stage.kind == "htb":
-            names += _AQM_MODULES[stage.qdisc]
+            names += _AQM_MODULES.get(stage.qdisc, ())
     for node in topology.scenario.nodes.values():
         if node.qdisc != "noqueue":
             names += _AQM_MODULES[node.qdisc]

@@ -48,7 +48,7 @@ static const struct {
 enum {
 	O_JSON = 256, O_PORT, O_FAMILY, O_TO, O_CC, O_SECONDS, O_BYTES, O_SNDBUF, O_RCVBUF,
 	O_SAMPLE, O_BIN, O_VERIFY, O_SWITCH, O_PAUSE, O_APP_RATE, O_CLOSE, O_COUNT, O_SEED, O_KEEP,
-	O_PARALLEL, O_SIZE, O_RATE, O_DIST, O_INTERVAL, O_WAIT, O_END,
+	O_PARALLEL, O_SIZE, O_RATE, O_DIST, O_INTERVAL, O_WAIT, O_TX_DELAY, O_END,
 };
 
 /* Which option belongs to which mode, and which modes cannot do without it. */
@@ -83,6 +83,7 @@ static const struct {
 	OPT(O_DIST, "dist", B(M_UDP_SEND), 0),
 	OPT(O_INTERVAL, "interval-ms", B(M_PING), B(M_PING)),
 	OPT(O_WAIT, "wait-ms", B(M_PING), 0),
+	OPT(O_TX_DELAY, "tx-delay-ms", B(M_SEND), 0),
 #undef OPT
 };
 
@@ -363,6 +364,9 @@ static void set_option(struct opts *o, int opt, const char *arg)
 		break;
 	case O_WAIT:
 		o->wait_ns = need_ns(what, arg, 0);
+		break;
+	case O_TX_DELAY:
+		o->tx_delay_us = (int)need_u64(what, arg, 1, 60000) * 1000;
 		break;
 	}
 }

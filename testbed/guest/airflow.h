@@ -45,6 +45,7 @@ struct opts {
 	double rate_bps;
 	bool poisson;
 	int64_t interval_ns, wait_ns;
+	int tx_delay_us;	/* TCP_TX_DELAY; 0: leave it alone */
 };
 
 extern volatile sig_atomic_t stopping;	/* SIGTERM or SIGINT came */

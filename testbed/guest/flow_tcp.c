@@ -510,6 +510,11 @@ static void send_loop(struct send_state *s)
 		fail("SO_SNDBUF", errno);
 		return;
 	}
+	if (o->tx_delay_us &&
+	    setsockopt(s->fd, IPPROTO_TCP, TCP_TX_DELAY, &o->tx_delay_us, sizeof(o->tx_delay_us))) {
+		fail("TCP_TX_DELAY", errno);
+		return;
+	}
 	if (!set_cc(s->fd, o->cc))
 		return;
 	get_cc(s->fd, s->cc);
