@@ -150,15 +150,21 @@ def handle_number(handle: str) -> int:
 
 
 def _queue_stages(plan: CellPlan) -> list[StagePlan]:
-    """Stages whose queue the trace shows: those whose handle names one queue only."""
+    """Stages whose queue the trace shows: those whose handle names one queue only.
+
+    A shared medium is one queue of both directions, shown as the forward one's.
+    """
     stages = [s for s in plan.stages if s.rate_bps is not None]
-    handles = [s.rate_handle for s in stages]
-    return [s for s in stages if handles.count(s.rate_handle) == 1]
+    firsts = {(s.rate_ns, s.rate_dev, s.rate_handle): s for s in reversed(stages)}
+    handles = [handle for _, _, handle in firsts]
+    return [s for s in stages if s in firsts.values() and handles.count(s.rate_handle) == 1]
 
 
 def _queue_notes(plan: CellPlan) -> list[str]:
     seen = _queue_stages(plan)
-    hidden = [s.name for s in plan.stages if s.rate_bps is not None and s not in seen]
+    shown = {(s.rate_ns, s.rate_handle) for s in seen}
+    rated = [s for s in plan.stages if s.rate_bps is not None]
+    hidden = [s.name for s in rated if (s.rate_ns, s.rate_handle) not in shown]
     return [f"queue of {name} not shown: its handle is not unique" for name in hidden]
 
 
