@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from airlab import plots, report, results
+from airlab import pictures, plots, report, results
 from airlab.collect import collect
+from airlab.figure import Picture
 from airlab.model import AirlabError, Interval
 from ccscope.draw import curves, look
 
@@ -256,3 +258,45 @@ def test_the_page_works_in_a_browser(page: str, tmp_path: Path) -> None:
         "fewer": 5,
         "seeds": 2,
     }
+
+
+def _picture(kind: str, **more: object) -> Picture:
+    fields = {"name": f"p-{kind}", "title": f"A {kind}", "kind": kind, "of": "j"}
+    return Picture.model_validate({**fields, "points": [{"link.air.ber": 1e-6}], **more})
+
+
+def test_pictures_of_single_runs(result: Path) -> None:
+    summary = results.load_summary(result)
+    asked = [_picture(kind) for kind in ("cwnd", "sequence", "throughput")]
+    both = [{"link.air.ber": 1e-6}, {"link.air.ber": 1e-6, "cc": "reno"}]
+    asked.append(_picture("cwnd", name="two", points=both, span=["1s", "4s"]))
+    made, left = pictures.draw(result, summary, asked)
+    assert left == []
+    assert [path.name for path in made if path.suffix == ".svg"] == [
+        "p-cwnd.svg", "p-sequence.svg", "p-throughput.svg", "two.svg",
+    ]  # fmt: skip
+    text = (result / "figures" / "two.svg").read_text()
+    assert "reno, 1e-06" in text
+    assert "loss shown by ACKs" in text
+    first = [path.read_bytes() for path in made]
+    pictures.draw(result, summary, asked)
+    assert [path.read_bytes() for path in made] == first
+
+
+def test_marks_are_the_reductions_in_the_span(result: Path) -> None:
+    summary = results.load_summary(result)
+    line = next(c for c in summary.cells if (c.label, c.seed) == ("j", 1) and c.verdict == "ok")
+    table = pq.read_table(result / "cells" / line.slug / "states.parquet")
+    states = np.asarray(table["state"].to_pylist())
+    whole = pictures.marks(pictures._run(result, line, _picture("cwnd")))
+    assert 0 < len(whole) <= int(np.isin(states, ("Recovery", "Loss")).sum())
+    half = pictures.marks(pictures._run(result, line, _picture("cwnd", span=["0s", "3s"])))
+    assert half == [mark for mark in whole if mark[1] <= 3]
+
+
+def test_pictures_of_runs_that_are_missing_or_vetoed_are_named(result: Path) -> None:
+    summary = results.load_summary(result)
+    vetoed = next(line for line in summary.cells if line.verdict == "veto")
+    absent = _picture("cwnd", name="absent", points=[{"link.air.ber": 1e-9}])
+    bad = _picture("cwnd", name="bad", of=vetoed.label, seed=vetoed.seed, points=[vetoed.params])
+    assert pictures.draw(result, summary, [absent, bad]) == ([], ["absent", "bad"])
