@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +81,7 @@ class Assembler:
             made["states"] = states
         for name, build in (
             ("tcp:tcp_retransmit_skb", self._retransmits),
+            (f"{PROBES}:again", self._retransmits),
             ("sock:inet_sock_set_state", self._life),
         ):
             found = events.get(name)
@@ -102,6 +103,19 @@ class Assembler:
         """The flow with these addresses and ports; None when it is not selected."""
         key = b"".join(mapped_address(info[end]) for end in ("src", "dst"))
         return self._flow(key + struct.pack("<HH", info["sport"], info["dport"]))
+
+    def reconsider(self, info: Mapping[str, Any]) -> None:
+        """Ask again whether this flow is selected, if it was found not to be."""
+        key = b"".join(mapped_address(info[end]) for end in ("src", "dst"))
+        key += struct.pack("<HH", info["sport"], info["dport"])
+        if key in self.flows and self.flows[key] is None:
+            del self.flows[key]
+
+    def forget(self, keep: Container[str]) -> None:
+        """Forget all flows but those with these labels."""
+        self.flows = {
+            key: flow for key, flow in self.flows.items() if flow is not None and flow.label in keep
+        }
 
     def _of_rows(self, columns: Columns) -> list[FlowState | None]:
         """The flow of each row; None where it is not selected."""
@@ -225,13 +239,16 @@ class Assembler:
 
     def _retransmits(self, columns: Columns, states: Columns) -> tuple[str, Columns]:
         rows = []
-        tcp = columns.get("state")
+        tcp, seq = columns.get("state"), columns.get("seq")
         for row, flow in enumerate(self._of_rows(columns)):
             if flow is None:
                 continue
             t_s = (int(columns["t_ns"][row]) - self.t0_ns) / 1e9
             tcp_state = _tcp_state(int(tcp[row])) if tcp is not None else ""
-            rows.append((t_s, flow.label, tcp_state))
+            first = np.nan
+            if seq is not None and flow.una is not None:
+                first = _relative(flow, int(seq[row]))
+            rows.append((t_s, flow.label, tcp_state, first))
         kinds = _states_at(states, [r[:2] for r in rows], self._ca_before(states))
         return "retransmits", {
             "t_s": np.array([r[0] for r in rows], dtype=float),
@@ -239,6 +256,7 @@ class Assembler:
             "kind": np.array(
                 [retransmit_kind(ca, r[2]) for ca, r in zip(kinds, rows, strict=True)], dtype=object
             ),
+            "seq_bytes": np.array([r[3] for r in rows], dtype=float),
         }
 
     def _ca_before(self, states: Columns) -> dict[str, str]:
@@ -318,10 +336,16 @@ def _una(owners: list[FlowState], una: Array) -> Array:
         if flow.una is None:
             flow.una = flow.info["una0_seq"] = value
             flow.una_bytes = 0
-        step = (value - flow.una + (1 << 31)) % (1 << 32) - (1 << 31)
-        flow.una, flow.una_bytes = value, flow.una_bytes + step
+        flow.una_bytes = _relative(flow, value)
+        flow.una = value
         made[row] = flow.una_bytes
     return made
+
+
+def _relative(flow: FlowState, seq: int) -> int:
+    """A sequence number near snd_una as bytes since the flow's first ACK."""
+    assert flow.una is not None
+    return flow.una_bytes + (seq - flow.una + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 def _states_at(

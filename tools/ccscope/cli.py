@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import signal
 import sys
 import time
@@ -12,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ccscope import __version__
-from ccscope.commands import diff, plot, report
+from ccscope.commands import diff, live, options, plot, report, serve
 from ccscope.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, CcscopeError
 
 _DESCRIPTION = "See what TCP does on a running Linux host, and why."
@@ -55,6 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     plot.add(commands)
     report.add(commands)
     diff.add(commands)
+    live.add(commands)
+    serve.add(commands)
     return parser
 
 
@@ -65,25 +66,25 @@ def _add_record(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="Records until Ctrl-C, the end of COMMAND, or --for.",
     )
     sub.add_argument("-o", "--out", type=Path, metavar="DIR", help="default: ccscope-DATE-TIME")
-    chosen = sub.add_argument_group("flows (all must hold; without any: every flow)")
-    chosen.add_argument("--port", type=int, action="append", default=[], help="local or remote")
-    chosen.add_argument("--addr", action="append", default=[], help="address or network")
-    chosen.add_argument("--cc", action="append", default=[], help="congestion-control algorithm")
-    chosen.add_argument("--pid", type=int, action="append", default=[], help="process")
-    chosen.add_argument("--cgroup", action="append", default=[], help="folder of a cgroup")
-    chosen.add_argument("--netns", action="append", default=[], help="network namespace (ip netns)")
-    sub.add_argument("--source", choices=("auto", "tracefs", "sockdiag"), default="auto")
+    options.add_selection(sub)
+    sub.add_argument("--source", choices=options.SOURCES, default="auto")
     sub.add_argument(
         *("--per", "-p"),
         default="ack",
         help="ack (default), change (states and retransmissions only) or an interval like 100ms",
     )
-    sub.add_argument("--for", dest="for_s", type=_seconds, default=0.0, help="end after, like 30s")
-    sub.add_argument("--ring", type=_seconds, default=0.0, help="keep this long before a trigger")
+    sub.add_argument(
+        "--for", dest="for_s", type=options.seconds, default=0.0, help="end after, like 30s"
+    )
+    sub.add_argument(
+        "--ring", type=options.seconds, default=0.0, help="keep this long before a trigger"
+    )
     sub.add_argument(
         "--trigger", action="append", default=[], choices=("loss", "cwr", "stall"), help="ends it"
     )
-    sub.add_argument("--after", type=_seconds, default=5.0, help="go on this long (default 5s)")
+    sub.add_argument(
+        "--after", type=options.seconds, default=5.0, help="go on this long (default 5s)"
+    )
     sub.add_argument("--pcap", action="store_true", help="tcpdump's capture beside it")
     sub.add_argument("--snaplen", type=int, default=128, help="bytes of each packet (default 128)")
     sub.add_argument("--buffer", type=int, default=8192, metavar="KB", help="of each CPU's ring")
@@ -91,33 +92,18 @@ def _add_record(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     sub.set_defaults(handler=_record)
 
 
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s|m|min|h)?", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 100ms, 30s or 5m")
-    return float(match[1]) * _UNIT_S[match[2] or "s"]
-
-
-_UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-
-
 def _record(args: argparse.Namespace) -> int:
-    from ccscope.flows import Selection
     from ccscope.recorder import Options, Session
 
     if bool(args.ring) != bool(args.trigger):
         raise CcscopeError("--ring and --trigger belong together: what to keep, and when to stop")
     per = args.per if args.per in ("ack", "change") else "sample"
-    selection = Selection(
-        *(tuple(args.port), tuple(args.addr), tuple(args.cc), tuple(args.pid)),
-        *(tuple(args.cgroup), tuple(_netns(name) for name in args.netns)),
-    )
-    options = Options(
+    wanted = Options(
         folder=args.out or Path(time.strftime("ccscope-%Y%m%d-%H%M%S")),
-        selection=selection,
+        selection=options.selection(args),
         source=args.source,
         per=per,
-        interval_s=_interval(args.per) if per == "sample" else 0.1,
+        interval_s=options.interval(args.per) if per == "sample" else 0.1,
         ring_s=args.ring,
         triggers=tuple(args.trigger),
         after_s=args.after,
@@ -127,25 +113,7 @@ def _record(args: argparse.Namespace) -> int:
         buffer_kb=args.buffer,
         command=tuple(args.command),
     )
-    return Session(options).run()
-
-
-def _interval(text: str) -> float:
-    try:
-        made = _seconds(text)
-    except argparse.ArgumentTypeError as error:
-        raise CcscopeError(f"--per {text}: ack, change, or a time like 100ms") from error
-    if made < 0.001:
-        raise CcscopeError(f"--per {text}: polls need 1 ms at least")
-    return made
-
-
-def _netns(name: str) -> int:
-    path = Path(name) if "/" in name else Path("/run/netns") / name
-    try:
-        return path.stat().st_ino
-    except OSError as error:
-        raise CcscopeError(f"--netns {name}: {path}: {error.strerror}") from error
+    return Session(wanted).run()
 
 
 def _add_finish(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

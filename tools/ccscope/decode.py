@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,13 +45,16 @@ class _Pending:
     bytes: int = 0
 
 
-class Decoder:
-    """Reads a spool once; :meth:`batches` gives tables piece by piece."""
+class Stream:
+    """Turns the records of a spool into tables as they come; :class:`Decoder` reads a folder.
 
-    def __init__(self, folder: Path) -> None:
-        self.reader = SpoolReader(folder)
-        head = self.reader.head
-        self.problems = self.reader.problems
+    Args:
+        head: the content of ``head.json``.
+    """
+
+    def __init__(self, head: Mapping[str, Any]) -> None:
+        self.head = head
+        self.problems: list[str] = []
         self.header_bytes, self.formats = _formats(head.get("formats", {}))
         self.selection = Selection.from_json(head.get("selection", {}))
         self.end: dict[str, Any] = {}
@@ -73,39 +76,50 @@ class Decoder:
             return False
         return not self.selection.by_socket or flow_key(flow) in self._known
 
-    def batches(self) -> Iterator[dict[str, Columns]]:
-        """Tables, each batch later than the one before."""
-        self._note_flows()
-        for kind, payload in self.reader.records():
-            if kind == PAGES:
-                self._pages(payload)
-            elif kind == SAMPLE:
-                (t_ns,) = struct.unpack_from("<Q", payload)
-                self.last_ns = max(self.last_ns, t_ns)
-                self._rows += [(t_ns, s) for s in sockets(payload[8:])]
-            elif kind == NOTE:
-                self._note(json.loads(payload))
-            if self._pending.bytes >= _BATCH_BYTES or len(self._rows) >= _BATCH_SAMPLES:
-                yield self._flush(self._pending.drained_ns)
-        yield self._flush(None)
+    def feed(self, kind: str, payload: bytes) -> None:
+        """Take one record."""
+        if kind == PAGES:
+            self._pages(payload)
+        elif kind == SAMPLE:
+            (t_ns,) = struct.unpack_from("<Q", payload)
+            self.last_ns = max(self.last_ns, t_ns)
+            self._rows += [(t_ns, s) for s in sockets(payload[8:])]
+        elif kind == NOTE:
+            self._note(json.loads(payload))
 
-    def _note_flows(self) -> None:
-        """First pass: which connections the recorder found to be selected."""
-        for kind, payload in SpoolReader(self.reader.folder).records():
-            if kind == NOTE:
-                for flow in json.loads(payload).get("flows", []):
-                    self._known[flow_key(flow)] = flow
+    @property
+    def full(self) -> bool:
+        """Whether so much was fed that it should be taken."""
+        return self._pending.bytes >= _BATCH_BYTES or len(self._rows) >= _BATCH_SAMPLES
+
+    def take(self, *, rest: bool = False) -> dict[str, Columns]:
+        """Tables of what was fed up to the last complete drain; with ``rest`` of all."""
+        return self._flush(None if rest else self._pending.drained_ns)
+
+    def tell(self, flow: Mapping[str, Any]) -> None:
+        """The recorder found this connection to be selected."""
+        self._known[flow_key(flow)] = dict(flow)
 
     def _note(self, note: Mapping[str, Any]) -> None:
+        for flow in note.get("flows", []):
+            if flow_key(flow) not in self._known:
+                self.tell(flow)
+                self.assembler.reconsider(flow)
         if "drained" in note:
             self._pending.drained_ns = note["drained"]
             self.last_ns = max(self.last_ns, note["drained"])
         if "trigger" in note:
-            t_s = (note["t_ns"] - self.reader.head["start_monotonic_ns"]) / 1e9
+            t_s = (note["t_ns"] - self.head["start_monotonic_ns"]) / 1e9
             self.trigger = {"what": note["trigger"], "t_s": t_s}
         if "end" in note:
             self.end = note["end"]
             self.last_ns = max(self.last_ns, self.end.get("t_ns", 0))
+
+    def forget(self, keep: Container[str]) -> None:
+        """Forget all flows but those with these labels; for streams that have no end."""
+        self.assembler.forget(keep)
+        kept = {flow_key(f) for f in self.assembler.info().values()}
+        self._known = {key: flow for key, flow in self._known.items() if key in kept}
 
     def _pages(self, payload: bytes) -> None:
         (cpu,) = struct.unpack_from("<I", payload)
@@ -160,7 +174,7 @@ class Decoder:
 
     def meta(self) -> dict[str, Any]:
         """The content of recording.json, once all batches were taken."""
-        head = self.reader.head
+        head = self.head
         flows = self.assembler.info()
         lost = dict(self.end.get("lost", {}))
         if self.missed and not lost.get("tracefs"):
@@ -187,6 +201,31 @@ class Decoder:
             "complete": bool(self.end) and not self.problems,
             "problems": problems,
         }
+
+
+class Decoder(Stream):
+    """Reads a spool's folder once; :meth:`batches` gives tables piece by piece."""
+
+    def __init__(self, folder: Path) -> None:
+        self.reader = SpoolReader(folder)
+        super().__init__(self.reader.head)
+        self.problems = self.reader.problems
+
+    def batches(self) -> Iterator[dict[str, Columns]]:
+        """Tables, each batch later than the one before."""
+        self._note_flows()
+        for kind, payload in self.reader.records():
+            self.feed(kind, payload)
+            if self.full:
+                yield self.take()
+        yield self.take(rest=True)
+
+    def _note_flows(self) -> None:
+        """First pass: which connections the recorder found to be selected."""
+        for kind, payload in SpoolReader(self.reader.folder).records():
+            if kind == NOTE:
+                for flow in json.loads(payload).get("flows", []):
+                    self.tell(flow)
 
 
 def _formats(texts: Mapping[str, str]) -> tuple[int, list[EventFormat]]:

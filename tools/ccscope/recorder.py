@@ -26,7 +26,7 @@ from ccscope.errors import EXIT_FAILED, EXIT_OK, CcscopeError
 from ccscope.flows import Selection, flow_key
 from ccscope.sources import sockdiag, tracefs
 from ccscope.sources.sockdiag import Socket
-from ccscope.spool import SAMPLE, SpoolWriter
+from ccscope.spool import SAMPLE, Sink, SpoolWriter
 
 _DRAIN_S = 0.1
 _LOOK_UP_S = 1.0
@@ -118,20 +118,11 @@ class Session:
 
     def run(self) -> int:
         """Record; returns the exit status."""
-        self._poller = _poller(self.choice)
-        for folder in self.selection.cgroups:
-            self._cgroups |= sockdiag.cgroup_ids(folder)
         with contextlib.ExitStack() as stack:
-            trace = None
-            if self.choice.trace is not None:
-                trace = stack.enter_context(
-                    tracefs.Recorder(
-                        self.choice.trace, self.selection, buffer_kb=self.options.buffer_kb
-                    )
-                )
+            trace = self.open(stack)
             spool = SpoolWriter(
                 self.options.folder / "spool",
-                self._head(trace),
+                self.head(trace),
                 segment_s=min(max(self.options.ring_s / 10, 1.0), 10.0),
                 keep_s=self.options.ring_s or None,
             )
@@ -141,9 +132,23 @@ class Session:
         self._close(spool)
         return status
 
-    # ---- parts of run() ----
+    # ---- parts of run(), which live views use, too ----
 
-    def _head(self, trace: tracefs.Recorder | None) -> dict[str, Any]:
+    def open(self, stack: contextlib.ExitStack) -> tracefs.Recorder | None:
+        """Set the sources up; ``stack`` takes them down again."""
+        self._poller = _poller(self.choice)
+        if self._poller is not None:
+            stack.callback(self._poller.close)
+        for folder in self.selection.cgroups:
+            self._cgroups |= sockdiag.cgroup_ids(folder)
+        if self.choice.trace is None:
+            return None
+        return stack.enter_context(
+            tracefs.Recorder(self.choice.trace, self.selection, buffer_kb=self.options.buffer_kb)
+        )
+
+    def head(self, trace: tracefs.Recorder | None) -> dict[str, Any]:
+        """The content of ``head.json``; from now on time counts."""
         self.started_ns = time.monotonic_ns()
         head: dict[str, Any] = {
             "format": "ccscope-spool",
@@ -156,14 +161,15 @@ class Session:
             },
             "selection": self.selection.to_json(),
             "per": self.options.per,
-            "sources": self._sources(),
+            "sources": self.sources(),
         }
         if trace is not None:
             head["formats"] = trace.formats
             head["symbols"] = trace.offer.symbols
         return head
 
-    def _sources(self) -> list[dict[str, Any]]:
+    def sources(self) -> list[dict[str, Any]]:
+        """What is recorded by which source, and what each cannot give."""
         made = []
         trace = self.choice.trace
         if trace is not None:
@@ -181,16 +187,14 @@ class Session:
     ) -> int:
         if trace is not None:
             trace.watch(self.options.triggers)
-            trace.start()
         self._say(trace)
         began = _usage()
         command = None
         try:
-            # A poll at the start tells the algorithms of connections that exist already.
-            self._poll(spool, keep=True, tick=_nothing)
+            self.begin(trace, spool)
             if self.options.command:
                 command = _start(self.options.command)
-            self._loop(trace, spool, command)
+            self.loop(trace, spool, command)
         except KeyboardInterrupt:
             self.reason = "Ctrl-C"
         finally:
@@ -202,12 +206,19 @@ class Session:
             signal.signal(signal.SIGINT, previous)
         return EXIT_FAILED if command is not None and command.returncode else EXIT_OK
 
-    def _loop(
+    def begin(self, trace: tracefs.Recorder | None, spool: Sink) -> None:
+        """Let events flow; a poll tells the algorithms of connections that exist already."""
+        if trace is not None:
+            trace.start()
+        self._poll(spool, keep=True, tick=_nothing)
+
+    def loop(
         self,
         trace: tracefs.Recorder | None,
-        spool: SpoolWriter,
+        spool: Sink,
         command: subprocess.Popen[bytes] | None,
     ) -> None:
+        """Record until ``reason`` is set: by time, the command's end, or from outside."""
         now = time.monotonic()
         end = now + self.options.for_s if self.options.for_s else float("inf")
         step = self.options.interval_s if self.choice.poll else _LOOK_UP_S
@@ -264,7 +275,7 @@ class Session:
             return False
         return not chosen.cgroups or sock.cgroup in self._cgroups
 
-    def _poll(self, spool: SpoolWriter, *, keep: bool, tick: Callable[[], None]) -> None:
+    def _poll(self, spool: Sink, *, keep: bool, tick: Callable[[], None]) -> None:
         """Dump the sockets; tell the spool of new ones that are wanted, keep samples if asked.
 
         Whether a socket is wanted is decided when it is seen first.  ``tick`` is called between
@@ -368,9 +379,9 @@ class Session:
         print(f"ccscope: {folder}: {len(meta['flows'])} flows; rows: {rows}", file=sys.stderr)
 
     def _say(self, trace: tracefs.Recorder | None) -> None:
-        names = " and ".join(s["name"] for s in self._sources())
+        names = " and ".join(s["name"] for s in self.sources())
         print(f"ccscope: recording by {names} ({self.choice.why})", file=sys.stderr)
-        for source in self._sources():
+        for source in self.sources():
             for missing in source["cannot"]:
                 print(f"ccscope: {source['name']} cannot give: {missing}", file=sys.stderr)
         if self.options.triggers and trace is None:

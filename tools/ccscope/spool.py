@@ -21,7 +21,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from ccscope.errors import CcscopeError
 
@@ -33,6 +33,18 @@ PAGES = "P"  # u32 CPU, then ring-buffer pages
 SAMPLE = "S"  # u64 CLOCK_MONOTONIC ns, u32 network namespace, then a netlink dump
 LINES = "B"  # JSON lines of bpftrace
 NOTE = "N"  # JSON object: an event of the recorder itself (trigger, lost, flow, end)
+
+
+class Sink(Protocol):
+    """Takes a recorder's records, as :class:`SpoolWriter` does."""
+
+    keep_s: float | None
+
+    def append(self, kind: str, payload: bytes, now_s: float) -> None:
+        """Take one record."""
+
+    def note(self, what: Mapping[str, Any], now_s: float) -> None:
+        """Take a record of kind NOTE."""
 
 
 class SpoolWriter:
@@ -168,6 +180,52 @@ class SpoolReader:
             f"{path.name}: {size - at} bytes from byte {at} on are no whole record (recording was "
             "cut off there, or the file is damaged)"
         )
+
+
+class SpoolTail:
+    """Reads a spool that another process still appends to.
+
+    Raises:
+        CcscopeError: the folder is not a spool.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.head: dict[str, Any] = SpoolReader(folder).head
+        self._at: dict[str, int] = {}
+        self._done: set[str] = set()
+
+    def new(self) -> Iterator[tuple[str, bytes]]:
+        """The whole records that came since the last call, in order.
+
+        A segment is left for the next one when that exists; what then follows its last whole
+        record was cut.  Segments that a flight recorder has deleted are passed over.
+        """
+        paths = sorted(self.folder.glob("*.seg"))
+        for path, last in ((p, p == paths[-1]) for p in paths if p.name not in self._done):
+            try:
+                with open(path, "rb") as file:
+                    yield from self._more(file, path.name)
+            except FileNotFoundError:
+                continue
+            if not last:
+                self._done.add(path.name)
+
+    def _more(self, file: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
+        at = self._at.get(name, 0)
+        if at == 0:
+            if len(file.read(len(_MAGIC))) < len(_MAGIC):
+                return
+            at = len(_MAGIC)
+        file.seek(at)
+        while len(head := file.read(_HEAD.size)) == _HEAD.size:
+            length, check, code = _HEAD.unpack(head)
+            payload = file.read(length) if length <= _MAX_PAYLOAD else b""
+            if len(payload) < length or zlib.crc32(payload, zlib.crc32(head[-1:])) != check:
+                break
+            at += len(head) + length
+            self._at[name] = at
+            yield chr(code), payload
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -12,6 +12,8 @@ after   ``tcp_check_space``         the ACK is in, and what it allowed has been 
                                     call it for each segment sent too
 ca      ``tcp_set_ca_state``        before the state is changed: has the old one
 undo    every ``*_undo_cwnd``       the congestion control is asked for the window to go back to
+again   event tcp_retransmit_skb    a segment was sent again; says which (an event probe: Linux
+                                    5.15, file ``dynamic_events``)
 ======  ==========================  ====================================================
 """
 
@@ -76,13 +78,7 @@ def probes(btf: Btf, functions: Iterable[str], *, per_ack: bool) -> list[Probe]:
         CcscopeError: a field is missing that all need.
     """
     known = set(functions)
-    common = [_fetch(btf, *row) for row in _ADDRESS]
-    port = btf.place("sock_common", "skc_dport").offset
-    # In network order; two bytes, so that the filter and the tables see the usual number.
-    common += [f"dporthi=+{port}($arg1):u8", f"dportlo=+{port + 1}($arg1):u8"]
-    common += _six(btf, "saddr6", "skc_v6_rcv_saddr") + _six(btf, "daddr6", "skc_v6_daddr")
-    net = btf.place("sock_common", "skc_net.net").offset
-    common.append(f"netns=+{btf.place('net', 'ns.inum').offset}(+{net}($arg1)):u32")
+    common = _common(btf)
     state = [_fetch(btf, *row) for row in (*_COUNTS, *_STATE)]
     made = []
     if per_ack:
@@ -98,6 +94,30 @@ def probes(btf: Btf, functions: Iterable[str], *, per_ack: bool) -> list[Probe]:
     for function in sorted(f for f in known if f.endswith(UNDO)):
         made.append(Probe("undo", function, " ".join(common)))
     return made
+
+
+def again(btf: Btf, group: str) -> str:
+    """The line for ``dynamic_events`` that makes retransmissions tell their first byte.
+
+    Raises:
+        CcscopeError: a field is missing.
+    """
+    at = btf.place("sk_buff", "cb").offset + btf.place("tcp_skb_cb", "seq").offset
+    common = " ".join(_common(btf)).replace("$arg1", "$skaddr")
+    return (
+        f"e:{group}/again tcp.tcp_retransmit_skb {common} seq=+{at}($skbaddr):u32 state=$state:u32"
+    )
+
+
+def _common(btf: Btf) -> list[str]:
+    """What names a socket, from its address in the first argument."""
+    common = [_fetch(btf, *row) for row in _ADDRESS]
+    port = btf.place("sock_common", "skc_dport").offset
+    # In network order; two bytes, so that the filter and the tables see the usual number.
+    common += [f"dporthi=+{port}($arg1):u8", f"dportlo=+{port + 1}($arg1):u8"]
+    common += _six(btf, "saddr6", "skc_v6_rcv_saddr") + _six(btf, "daddr6", "skc_v6_daddr")
+    net = btf.place("sock_common", "skc_net.net").offset
+    return [*common, f"netns=+{btf.place('net', 'ns.inum').offset}(+{net}($arg1)):u32"]
 
 
 def _fetch(btf: Btf, name: str, struct: str, field: str) -> str:

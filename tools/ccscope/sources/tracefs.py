@@ -22,14 +22,16 @@ from pathlib import Path
 from ccscope import btf, symbols
 from ccscope.errors import CcscopeError
 from ccscope.flows import Selection
-from ccscope.sources.probes import AFTER, STATE, UNDO, Probe, probes
-from ccscope.spool import PAGES, SpoolWriter
+from ccscope.sources.probes import AFTER, STATE, UNDO, Probe, again, probes
+from ccscope.spool import PAGES, Sink
 
 _PLACES = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 _PREFIX = "ccscope_"
 _NAME = re.compile(r"^ccscope_(\d+)_(\d+)(_t)?$")
 PAGE_BYTES = 4096
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
+_RETRANSMIT = "tcp/tcp_retransmit_skb"
+_GROUP = "GROUP"  # stands for the recorder's name
 _WATCHED = {"loss": "cong_state == 4", "cwr": "cong_state == 2"}
 
 
@@ -40,6 +42,7 @@ class Offer:
     root: Path | None = None
     events: list[str] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
+    again: str = ""
     symbols: list[tuple[int, str]] = field(default_factory=list)
     gives: list[str] = field(default_factory=list)
     cannot: list[str] = field(default_factory=list)
@@ -72,7 +75,7 @@ def find() -> Path:
 def offer(root: Path, *, per_ack: bool) -> Offer:
     """Probe each tracepoint and function for existence; nothing is switched on."""
     made = Offer(root)
-    wanted = ["tcp/tcp_probe", "tcp/tcp_cong_state_set", "tcp/tcp_retransmit_skb"]
+    wanted = ["tcp/tcp_probe", "tcp/tcp_cong_state_set", _RETRANSMIT]
     wanted += ["sock/inet_sock_set_state"]
     for event in wanted:
         if event == "tcp/tcp_probe" and not per_ack:
@@ -107,7 +110,10 @@ def _offer_probes(made: Offer, functions: set[str], per_ack: bool) -> None:
         )
         return
     try:
-        made.probes = probes(btf.running_kernel(), functions, per_ack=per_ack)
+        types = btf.running_kernel()
+        made.probes = probes(types, functions, per_ack=per_ack)
+        if _RETRANSMIT in made.events and (made.root / "dynamic_events").exists():
+            made.again = again(types, _GROUP)
     except CcscopeError as error:
         made.cannot.append(f"state after the ACK, undos: {error}")
 
@@ -136,8 +142,8 @@ def stale(root: Path) -> list[str]:
     """Names of instances and probe groups whose recorder is gone."""
     names = {p.name for p in (root / "instances").glob(_PREFIX + "*")}
     with contextlib.suppress(OSError):
-        lines = (root / "kprobe_events").read_text().splitlines()
-        names |= {m[1] for line in lines if (m := re.match(r"[pr]\d*:(ccscope_\w+)/", line))}
+        lines = _defined(root).read_text().splitlines()
+        names |= {m[1] for line in lines if (m := re.match(r"[pre]\d*:(ccscope_\w+)/", line))}
     found = []
     for name in sorted(names):
         match = _NAME.match(name)
@@ -155,16 +161,22 @@ def remove(root: Path, name: str) -> bool:
                 folder.rmdir()
             except OSError:
                 clean = False
-    events = root / "kprobe_events"
+    events = _defined(root)
     with contextlib.suppress(FileNotFoundError):
         lines = events.read_text().splitlines()
-        mine = {m[1] for x in lines if (m := re.match(rf"[pr]\d*:({re.escape(name)}/\w+)", x))}
+        mine = {m[1] for x in lines if (m := re.match(rf"[pre]\d*:({re.escape(name)}/\w+)", x))}
         for event in sorted(mine):
             try:
                 _append(events, f"-:{event}")
             except OSError:
                 clean = False
     return clean
+
+
+def _defined(root: Path) -> Path:
+    """The file that lists our probes: with event probes, which only newer kernels have."""
+    both = root / "dynamic_events"
+    return both if both.exists() else root / "kprobe_events"
 
 
 def _append(file: Path, text: str) -> None:
@@ -186,6 +198,7 @@ class Recorder:
         self.instance = self.root / "instances" / self.name
         self.formats: dict[str, str] = {}
         self.pages = 0
+        self._drained = False
         self._pipes: dict[int, int] = {}
         self._guard = -1
         self._guardian = 0
@@ -213,17 +226,22 @@ class Recorder:
         self._put("tracing_on", "0")
         self._put("trace_clock", "mono")
         self._put("buffer_size_kb", str(self.buffer_kb))
-        self._define_probes()
+        defined = self._define_probes()
         for event in self.offer.events:
-            self._switch_on(event)
+            # An event probe on the tracepoint says the same and more.
+            if event != _RETRANSMIT or "again" not in defined:
+                self._switch_on(event)
         self._format("header_page", self.root / "events" / "header_page")
         self._format("ftrace.kernel_stack", self.root / "events/ftrace/kernel_stack/format")
         for folder in sorted((self.instance / "per_cpu").glob("cpu*")):
             pipe = os.open(folder / "trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK)
             self._pipes[int(folder.name[3:])] = pipe
 
-    def _define_probes(self) -> None:
-        """Define and enable our kprobe events; what the kernel refuses is said and left out."""
+    def _define_probes(self) -> set[str]:
+        """Define and enable our probe events; returns their names.
+
+        What the kernel refuses is said and left out.
+        """
         refused: dict[str, str] = {}
         defined: set[str] = set()
         for probe in self.offer.probes:
@@ -237,6 +255,13 @@ class Recorder:
         for event, reason in refused.items():
             if event not in defined:
                 self.offer.cannot.append(f"probe {event} on {reason}")
+        if self.offer.again:
+            try:
+                line = self.offer.again.replace(_GROUP, self.name)
+                _append(self.root / "dynamic_events", line)
+                defined.add("again")
+            except OSError:
+                self.offer.cannot.append("which bytes are sent again: no event probes (Linux 5.15)")
         for event in sorted(defined):
             self._switch_on(f"{self.name}/{event}")
         if (
@@ -245,6 +270,7 @@ class Recorder:
             and (self.root / "events/tcp/tcp_probe").is_dir()
         ):
             self.offer.events.append("tcp/tcp_probe")
+        return defined
 
     def _switch_on(self, event: str) -> None:
         folder = self.instance / "events" / event
@@ -300,7 +326,7 @@ class Recorder:
         except (BlockingIOError, IndexError):
             return ""
 
-    def drain(self, spool: SpoolWriter) -> int:
+    def drain(self, spool: Sink) -> int:
         """Move all pages to the spool; returns how many.
 
         Every event before the time in the note that follows the pages has then been read.
@@ -311,8 +337,10 @@ class Recorder:
             for block in _blocks(pipe):
                 spool.append(PAGES, struct.pack("<I", cpu) + block, before / 1e9)
                 count += len(block) // PAGE_BYTES
-        if count:
+        # Also once after the last pages, whose newest events may be later than ``before``.
+        if count or self._drained:
             spool.note({"drained": before}, before / 1e9)
+        self._drained = count > 0
         self.pages += count
         return count
 
