@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import http
+import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -66,7 +67,7 @@ class Server:
 
     def __init__(self, address: str, port: int, handle: Handle, *, token: str = "") -> None:
         self.handle, self.token = handle, token
-        self.local = address in (LOOPBACK, "::1")
+        self.local = ipaddress.ip_address(address).is_loopback
         self._clients = threading.BoundedSemaphore(_CLIENTS)
         try:
             self._httpd = _Httpd((address, port), _Handler)

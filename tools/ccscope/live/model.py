@@ -44,7 +44,9 @@ _KIND_OF = {
     **dict.fromkeys(("dupack", "sack", "rack", "recovery", "mtu"), "recovery"),
     **{"rto": "loss", "ecn": "ecn", "undo": "undo"},
 }
-_POLLED = {"CWR": "cwr", "Recovery": "recovery", "Loss": "rto", "Disorder": "disorder"}
+POLLED = {"CWR": "cwr", "Recovery": "recovery", "Loss": "rto", "Disorder": "disorder"}
+"""Causes of states that polls see: more they cannot tell."""
+
 _SERIES = ("t", "cwnd", "ssthresh", "inflight", "srtt_ms", "acked", "pacing_bps", "rwnd")
 _MSS = 1448
 _QUIET_S = 60.0
@@ -223,7 +225,7 @@ class Model:
                 polled = set(tables["acks"]["flow"].tolist())
             else:
                 polled = set()
-            for label, rows in _by_flow(columns):
+            for label, rows in by_flow(columns):
                 flow = self._flow(label, infos)
                 # With each ACK seen, polls add nothing to the curves.
                 if label in polled:
@@ -251,7 +253,8 @@ class Model:
         return [f for *_, f in sorted(rated, key=lambda r: r[:2], reverse=True)]
 
 
-def _by_flow(columns: Columns) -> Iterable[tuple[str, Columns]]:
+def by_flow(columns: Columns) -> Iterable[tuple[str, Columns]]:
+    """The rows of each flow, flows in the order of appearance."""
     labels = columns["flow"]
     names = list(dict.fromkeys(labels.tolist()))
     if len(names) == 1:
@@ -312,7 +315,7 @@ def _samples(flow: Flow, rows: Columns, limit: int) -> None:
     states, totals = _column(rows, "ca_state"), _column(rows, "retrans_total")
     for t_s, number, total in zip(rows["t_s"].tolist(), states, totals, strict=True):
         if np.isfinite(number) and (entered := CA_STATES[int(number)]) != flow.state:
-            _enter(flow, t_s, (entered, flow.state, _POLLED.get(entered, "done"), "seen by a poll"))
+            _enter(flow, t_s, (entered, flow.state, POLLED.get(entered, "done"), "seen by a poll"))
         if np.isfinite(total):
             before = flow.counts["retransmits"]
             if flow.points.count > len(states) and total > before:
