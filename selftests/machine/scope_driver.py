@@ -1,4 +1,4 @@
-"""Runs in the guest that plays a real machine: the recorder of ccscope, however it is used and ends.
+"""Runs in the guest that plays a real machine: ccscope's recorder, used and ended in every way.
 
 Standard library only, as the recorder itself. Writes ``out/facts.json``; the recordings, which are
 spools here, come back in ``out`` and are read by the tests.
@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -37,14 +36,15 @@ while True:
 """
 SEND = """
 import socket, sys, time
-address, port, cc, seconds, rest = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), sys.argv[5]
+address, port, cc = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+seconds, rest = float(sys.argv[4]), float(sys.argv[5])
 s = socket.socket()
 if cc != "-": s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, cc.encode())
 s.connect((address, port))
 print(s.getsockname()[1], flush=True)
 end = time.monotonic() + seconds
 while time.monotonic() < end:
-    s.sendall(bytes(1 << 14)); time.sleep(float(rest))
+    s.sendall(bytes(1 << 14)); time.sleep(rest)
 s.close()
 """
 MANY = """
@@ -108,20 +108,25 @@ def clean() -> dict[str, Any]:
     return tracing()
 
 
-def run(*words: str) -> str:
+def run(*argv: str) -> str:
     """Run a program that must succeed; its output."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{words}: {done.stdout}{done.stderr}")
+        raise RuntimeError(f"{argv}: {done.stdout}{done.stderr}")
     return done.stdout
 
 
+def words(text: str) -> str:
+    """The same, of words without spaces in them."""
+    return run(*text.split())
+
+
 @contextlib.contextmanager
-def process(*words: str, ready: str = "", netns: str = "") -> Iterator[subprocess.Popen[str]]:
+def process(*argv: str, ready: str = "", netns: str = "") -> Iterator[subprocess.Popen[str]]:
     """A program that runs meanwhile; with ``ready`` once it has said so."""
     inside = ["ip", "netns", "exec", netns] if netns else []
     with subprocess.Popen(
-        [*inside, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*inside, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as made:
         try:
             assert made.stdout is not None
@@ -213,12 +218,12 @@ def path() -> Iterator[None]:
     """Namespaces a and b with a veth pair between them: 20 Mbit/s, 20 ms."""
     for name in "ab":
         run("ip", "netns", "add", name)
-    run(*"ip link add va netns a type veth peer name vb netns b".split())
+    words("ip link add va netns a type veth peer name vb netns b")
     for name, address in (("a", SENDER), ("b", RECEIVER)):
         run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", f"v{name}")
         run("ip", "-n", name, "link", "set", f"v{name}", "up")
         run("ip", "-n", name, "link", "set", "lo", "up")
-        run(*f"tc -n {name} qdisc add dev v{name} root netem delay 10ms rate 20mbit limit 200".split())
+        words(f"tc -n {name} qdisc add dev v{name} root netem delay 10ms rate 20mbit limit 200")
     try:
         yield
     finally:
@@ -228,7 +233,7 @@ def path() -> Iterator[None]:
 
 def netem(rule: str) -> None:
     """Change the sender's direction."""
-    run(*f"tc -n a qdisc change dev va root netem delay 10ms rate 20mbit limit 200 {rule}".split())
+    words(f"tc -n a qdisc change dev va root netem delay 10ms rate 20mbit limit 200 {rule}")
 
 
 def outage(seconds: float) -> None:
@@ -272,7 +277,7 @@ def selections() -> dict[str, Any]:
             ):
                 made = record(f"select-{name}", *options, "--for", "2s")
                 facts[name] = ended(made, None)
-            script = f"echo $$ >{group}/cgroup.procs; exec \"$@\""
+            script = f'echo $$ >{group}/cgroup.procs; exec "$@"'
             words = [sys.executable, "-c", SEND, "127.0.0.1", "5002", "-", "60", "0.01"]
             with process("sh", "-c", script, "sh", *words) as four:
                 ports.append(int(four.stdout.readline()))
@@ -300,9 +305,9 @@ def triggers() -> dict[str, Any]:
 
 def choke() -> None:
     """The sender's own queue refuses packets."""
-    run(*"tc -n a qdisc replace dev va root tbf rate 500kbit burst 1600 limit 1600".split())
+    words("tc -n a qdisc replace dev va root tbf rate 500kbit burst 1600 limit 1600")
     time.sleep(1.5)
-    run(*"tc -n a qdisc replace dev va root netem delay 10ms rate 20mbit limit 200".split())
+    words("tc -n a qdisc replace dev va root netem delay 10ms rate 20mbit limit 200")
 
 
 def stop() -> None:
@@ -337,11 +342,15 @@ def unprivileged() -> dict[str, Any]:
         asked = {
             source: subprocess.run(
                 [*words, "--source", source, "--for", "1s"],
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             for source in ("tracefs", "bpftrace")
         }
-        doctor = subprocess.run([*drop, *CCSCOPE, "doctor"], capture_output=True, text=True)
+        doctor = subprocess.run(
+            [*drop, *CCSCOPE, "doctor"], capture_output=True, text=True, check=False
+        )
     return {
         "status": auto.returncode,
         "said": auto.stderr,
@@ -377,7 +386,9 @@ def bpf() -> dict[str, Any]:
     """The source bpftrace: what it gives, and that nothing of it stays."""
     facts: dict[str, Any] = {}
     with serve(5001, "b"):
-        made = record("bpf", "--source", "bpftrace", "--port", "5001", "--netns", "a", "--netns", "b")
+        made = record(
+            "bpf", "--source", "bpftrace", "--port", "5001", "--netns", "a", "--netns", "b"
+        )
         if made.poll() is None:
             with send(RECEIVER, 5001, netns="a", seconds=4.0) as sender:
                 time.sleep(1.5)

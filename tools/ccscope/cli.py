@@ -193,7 +193,7 @@ def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _doctor(_: argparse.Namespace) -> int:
-    from ccscope.sources import sockdiag, tracefs
+    from ccscope.sources import bpftrace, sockdiag, tracefs
 
     try:
         offered = tracefs.offer(tracefs.find(), per_ack=True)
@@ -204,6 +204,13 @@ def _doctor(_: argparse.Namespace) -> int:
             print(f"  left by recorders that are gone, removed by the next record: {left}")
     except CcscopeError as error:
         print(f"tracefs: not usable: {error}")
+    try:
+        able = bpftrace.offer(per_ack=True)
+        print(f"bpftrace: usable, {able.program} {'.'.join(map(str, able.version))}; --source auto")
+        print("  prefers tracefs, which costs less, counts each CPU's losses and needs no compiler")
+        _list(able.gives, able.cannot)
+    except CcscopeError as error:
+        print(f"bpftrace: not usable: {str(error).removeprefix('bpftrace: ')}")
     try:
         count = sum(1 for piece in sockdiag.Poller().dump() for _ in sockdiag.sockets(piece))
         print(f"sockdiag: usable, {count} connections now")

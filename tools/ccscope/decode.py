@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ccscope import __version__, schema
+from ccscope import __version__, bpflines, schema
 from ccscope.assemble import PROBES, Assembler, unlimited_as_null
 from ccscope.errors import CcscopeError
 from ccscope.flows import Selection, flow_key
@@ -27,7 +27,7 @@ from ccscope.ftrace import (
 )
 from ccscope.recording import Writer, complete
 from ccscope.sources.sockdiag import Socket, sockets
-from ccscope.spool import NOTE, PAGES, SAMPLE, SpoolReader
+from ccscope.spool import LINES, NOTE, PAGES, SAMPLE, SpoolReader
 from ccscope.symbols import Symbols
 
 _BATCH_BYTES = 8 << 20
@@ -41,6 +41,7 @@ class _Pending:
     pages: dict[int, bytearray] = field(default_factory=dict)
     events: dict[str, Columns] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
+    lines: list[bytes] = field(default_factory=list)
     drained_ns: int = 0
     bytes: int = 0
 
@@ -80,6 +81,9 @@ class Stream:
         """Take one record."""
         if kind == PAGES:
             self._pages(payload)
+        elif kind == LINES:
+            self._pending.lines.append(payload)
+            self._pending.bytes += len(payload)
         elif kind == SAMPLE:
             (t_ns,) = struct.unpack_from("<Q", payload)
             self.last_ns = max(self.last_ns, t_ns)
@@ -140,8 +144,11 @@ class Stream:
             pending.counts[cpu] = pending.counts.get(cpu, 0) + trace.count
             self.missed += trace.lost
             traces.append(trace)
+        if pending.lines:
+            traces.append(self._lines(b"\n".join(pending.lines).decode("latin1")))
         whole = merge(traces).events
         pending.pages.clear()
+        pending.lines.clear()
         pending.bytes = 0
         now, pending.events = _split(whole, until_ns)
         if until_ns is None:
@@ -171,6 +178,16 @@ class Stream:
             if name == "pacing_rate_Bps":
                 made[name] = unlimited_as_null(made[name])
         return made
+
+    def _lines(self, text: str) -> Trace:
+        """The events in lines of bpftrace."""
+        first = self._pending.counts.get(0, 0)
+        names = json.loads(self.head["formats"]["bpftrace"])["fields"]
+        events, bad = bpflines.parse(text, names, first)
+        self._pending.counts[0] = first + 2 * text.count("\n") + 2
+        if bad:
+            self.problems.append(f"{bad} lines of bpftrace could not be read")
+        return Trace(events=events)
 
     def meta(self) -> dict[str, Any]:
         """The content of recording.json, once all batches were taken."""
@@ -232,7 +249,7 @@ def _formats(texts: Mapping[str, str]) -> tuple[int, list[EventFormat]]:
     header = parse_header(texts["header_page"]) if "header_page" in texts else 16
     made = []
     for name, text in texts.items():
-        if name == "header_page":
+        if name in ("header_page", "bpftrace"):
             continue
         system = name.partition(".")[0]
         made.append(parse_format(text, PROBES if system.startswith(PROBES) else system))

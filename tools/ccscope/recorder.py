@@ -24,7 +24,7 @@ from typing import Any
 from ccscope import __version__
 from ccscope.errors import EXIT_FAILED, EXIT_OK, CcscopeError
 from ccscope.flows import Selection, flow_key
-from ccscope.sources import sockdiag, tracefs
+from ccscope.sources import bpftrace, sockdiag, tracefs
 from ccscope.sources.sockdiag import Socket
 from ccscope.spool import SAMPLE, Sink, SpoolWriter
 
@@ -40,7 +40,7 @@ class Options:
     Attributes:
         folder: the recording; must not hold one.
         selection: which flows.
-        source: ``auto``, ``tracefs`` or ``sockdiag``.
+        source: ``auto``, ``tracefs``, ``bpftrace`` or ``sockdiag``.
         per: ``ack``, ``change`` or ``sample``.
         interval_s: time between polls.
         ring_s: flight recorder: keep this much before a trigger; 0 keeps everything.
@@ -68,11 +68,14 @@ class Options:
     command: tuple[str, ...] = ()
 
 
+Tracer = tracefs.Recorder | bpftrace.Recorder
+
+
 @dataclass
 class Choice:
     """Which sources are used and why."""
 
-    trace: tracefs.Offer | None
+    trace: tracefs.Offer | bpftrace.Offer | None
     poll: bool
     why: str
 
@@ -87,6 +90,10 @@ def choose(options: Options) -> Choice:
         return Choice(None, True, "asked for")
     if options.source == "auto" and options.per == "sample" and os.geteuid():
         return Choice(None, True, "sampling needs no more, and only root may trace")
+    if options.source == "bpftrace":
+        return Choice(
+            bpftrace.offer(per_ack=options.per == "ack"), options.per == "sample", "asked for"
+        )
     try:
         root = tracefs.find()
         offered = tracefs.offer(root, per_ack=options.per == "ack")
@@ -132,9 +139,14 @@ class Session:
         self._close(spool)
         return status
 
+    @property
+    def tracer(self) -> str:
+        """Name of the source that traces."""
+        return "bpftrace" if isinstance(self.choice.trace, bpftrace.Offer) else "tracefs"
+
     # ---- parts of run(), which live views use, too ----
 
-    def open(self, stack: contextlib.ExitStack) -> tracefs.Recorder | None:
+    def open(self, stack: contextlib.ExitStack) -> Tracer | None:
         """Set the sources up; ``stack`` takes them down again."""
         self._poller = _poller(self.choice)
         if self._poller is not None:
@@ -143,11 +155,13 @@ class Session:
             self._cgroups |= sockdiag.cgroup_ids(folder)
         if self.choice.trace is None:
             return None
+        if isinstance(self.choice.trace, bpftrace.Offer):
+            return stack.enter_context(bpftrace.Recorder(self.choice.trace, self.selection))
         return stack.enter_context(
             tracefs.Recorder(self.choice.trace, self.selection, buffer_kb=self.options.buffer_kb)
         )
 
-    def head(self, trace: tracefs.Recorder | None) -> dict[str, Any]:
+    def head(self, trace: Tracer | None) -> dict[str, Any]:
         """The content of ``head.json``; from now on time counts."""
         self.started_ns = time.monotonic_ns()
         head: dict[str, Any] = {
@@ -173,7 +187,7 @@ class Session:
         made = []
         trace = self.choice.trace
         if trace is not None:
-            made.append({"name": "tracefs", "gives": trace.gives, "cannot": trace.cannot})
+            made.append({"name": self.tracer, "gives": trace.gives, "cannot": trace.cannot})
         if self.choice.poll:
             gives = [f"samples of TCP_INFO every {self.options.interval_s:g} s"]
             made.append({"name": "sockdiag", "gives": gives, "cannot": sockdiag.CANNOT})
@@ -181,7 +195,7 @@ class Session:
 
     def _record(
         self,
-        trace: tracefs.Recorder | None,
+        trace: Tracer | None,
         spool: SpoolWriter,
         capture: subprocess.Popen[bytes] | None,
     ) -> int:
@@ -206,7 +220,7 @@ class Session:
             signal.signal(signal.SIGINT, previous)
         return EXIT_FAILED if command is not None and command.returncode else EXIT_OK
 
-    def begin(self, trace: tracefs.Recorder | None, spool: Sink) -> None:
+    def begin(self, trace: Tracer | None, spool: Sink) -> None:
         """Let events flow; a poll tells the algorithms of connections that exist already."""
         if trace is not None:
             trace.start()
@@ -214,7 +228,7 @@ class Session:
 
     def loop(
         self,
-        trace: tracefs.Recorder | None,
+        trace: Tracer | None,
         spool: Sink,
         command: subprocess.Popen[bytes] | None,
     ) -> None:
@@ -256,7 +270,7 @@ class Session:
             wake = min(next_poll, end, next_drain if trace is not None else end)
             select.select([], [], [], max(min(wake - time.monotonic(), _LOOK_UP_S), 0.001))
 
-    def _fired(self, trace: tracefs.Recorder | None) -> str:
+    def _fired(self, trace: Tracer | None) -> str:
         if not self.options.triggers:
             return ""
         line = trace.fired() if trace is not None else ""
@@ -322,16 +336,16 @@ class Session:
             self._stalled[key] = (acked, time.monotonic())
 
     def _wind_up(
-        self, trace: tracefs.Recorder | None, spool: SpoolWriter, began: tuple[float, float]
+        self, trace: Tracer | None, spool: SpoolWriter, began: tuple[float, float]
     ) -> None:
         lost = {}
         if trace is not None:
             trace.stop()
             trace.drain(spool)
-            lost["tracefs"] = trace.lost()
-            if lost["tracefs"]:
+            lost[self.tracer] = trace.lost()
+            if lost[self.tracer]:
                 print(
-                    f"ccscope: {lost['tracefs']} events were lost: the ring buffer of "
+                    f"ccscope: {lost[self.tracer]} events were lost: the ring buffer of "
                     f"{self.options.buffer_kb} KB a CPU was full; it was once not emptied for "
                     f"{self._gap:.1f} s.  A larger --buffer or a narrower selection helps",
                     file=sys.stderr,
@@ -358,7 +372,7 @@ class Session:
         print(
             f"ccscope: {self.reason or 'ended'} after {wall:.1f} s; the recorder used "
             f"{100 * overhead['cpu_share']:.2f} % of one CPU; {spool.written} bytes; "
-            f"lost events: {lost.get('tracefs', 0)}",
+            f"lost events: {sum(lost.values())}",
             file=sys.stderr,
         )
 
@@ -378,7 +392,7 @@ class Session:
         rows = ", ".join(f"{n} {c}" for n, c in meta["tables"].items()) or "nothing was seen"
         print(f"ccscope: {folder}: {len(meta['flows'])} flows; rows: {rows}", file=sys.stderr)
 
-    def _say(self, trace: tracefs.Recorder | None) -> None:
+    def _say(self, trace: Tracer | None) -> None:
         names = " and ".join(s["name"] for s in self.sources())
         print(f"ccscope: recording by {names} ({self.choice.why})", file=sys.stderr)
         for source in self.sources():

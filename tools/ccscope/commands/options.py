@@ -9,7 +9,7 @@ from pathlib import Path
 from ccscope.errors import CcscopeError
 from ccscope.flows import Selection
 
-SOURCES = ("auto", "tracefs", "sockdiag")
+SOURCES = ("auto", "tracefs", "bpftrace", "sockdiag")
 
 _UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 

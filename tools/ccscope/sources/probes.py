@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ccscope.btf import Btf, Place
+from ccscope.btf import Btf
 from ccscope.errors import CcscopeError
 
 AFTER = ("tcp_ack", "tcp_check_space")
@@ -66,6 +66,70 @@ class Probe:
         return f"{kind}:{group}/{self.event} {self.function} {self.arguments}"
 
 
+@dataclass(frozen=True)
+class Value:
+    """A number to fetch from a socket.
+
+    Attributes:
+        name: of the field of the event.
+        offset, size, bit, bits: where it is, bytes; ``bits`` is 0 unless a bit field.
+        through: offsets of pointers to follow first.
+    """
+
+    name: str
+    offset: int
+    size: int
+    bit: int = 0
+    bits: int = 0
+    through: tuple[int, ...] = ()
+
+    def fetch(self, base: str = "$arg1") -> str:
+        """As an argument of a probe event; ``base`` holds the socket's address."""
+        kind = f"b{self.bits}@{self.bit}/{8 * self.size}" if self.bits else f"u{8 * self.size}"
+        for offset in self.through:
+            base = f"+{offset}({base})"
+        return f"{self.name}=+{self.offset}({base}):{kind}"
+
+
+def common_values(btf: Btf) -> list[Value]:
+    """What names a socket.
+
+    Raises:
+        CcscopeError: this kernel lacks a field.
+    """
+    made = [_value(btf, *row) for row in _ADDRESS]
+    port = btf.place("sock_common", "skc_dport").offset
+    # In network order; two bytes, so that the filter and the tables see the usual number.
+    made += [Value("dporthi", port, 1), Value("dportlo", port + 1, 1)]
+    for name, field in (("saddr6", "skc_v6_rcv_saddr"), ("daddr6", "skc_v6_daddr")):
+        at = btf.place("sock_common", field).offset
+        made += [Value(f"{name}a", at, 8), Value(f"{name}b", at + 8, 8)]
+    net = btf.place("sock_common", "skc_net.net").offset
+    return [*made, Value("netns", btf.place("net", "ns.inum").offset, 4, through=(net,))]
+
+
+def after_values(btf: Btf) -> list[Value]:
+    """The state after an ACK; errors as :func:`common_values`."""
+    least = Value("min_rtt", btf.place("tcp_sock", "rtt_min.s").offset + 4, 4)
+    return [*(_value(btf, *row) for row in _TCP), least, *_state_values(btf)]
+
+
+def ca_values(btf: Btf) -> list[Value]:
+    """The state before a change of the CA state; errors as :func:`common_values`."""
+    return [*_state_values(btf), *(_value(btf, *row) for row in _REORDER)]
+
+
+def _state_values(btf: Btf) -> list[Value]:
+    return [_value(btf, *row) for row in (*_COUNTS, *_STATE)]
+
+
+def _value(btf: Btf, name: str, struct: str, field: str) -> Value:
+    place = btf.place(struct, field)
+    if place.size not in (1, 2, 4, 8):
+        raise CcscopeError(f"BTF: field {field} has {place.size} bytes, which no probe can fetch")
+    return Value(name, place.offset, place.size, place.bit, place.bits)
+
+
 def probes(btf: Btf, functions: Iterable[str], *, per_ack: bool) -> list[Probe]:
     """The probes this kernel allows; of several with the event ``after`` the first that works.
 
@@ -78,18 +142,14 @@ def probes(btf: Btf, functions: Iterable[str], *, per_ack: bool) -> list[Probe]:
         CcscopeError: a field is missing that all need.
     """
     known = set(functions)
-    common = _common(btf)
-    state = [_fetch(btf, *row) for row in (*_COUNTS, *_STATE)]
+    common = [value.fetch() for value in common_values(btf)]
     made = []
     if per_ack:
-        least = f"min_rtt=+{btf.place('tcp_sock', 'rtt_min.s').offset + 4}($arg1):u32"
-        rest = [_fetch(btf, *row) for row in _TCP]
-        arguments = " ".join([*common, *rest, least, *state])
+        arguments = " ".join([*common, *(value.fetch() for value in after_values(btf))])
         made += [Probe("after", f, arguments, f == "tcp_ack") for f in AFTER if f in known]
     if STATE in known:
-        more = [_fetch(btf, *row) for row in _REORDER]
-        new = "cong_state=$arg2:u8"
-        made.append(Probe("ca", STATE, " ".join([*common, new, *state, *more])))
+        rest = ["cong_state=$arg2:u8", *(value.fetch() for value in ca_values(btf))]
+        made.append(Probe("ca", STATE, " ".join([*common, *rest])))
     # Probes of one event on several functions are one event with several lines.
     for function in sorted(f for f in known if f.endswith(UNDO)):
         made.append(Probe("undo", function, " ".join(common)))
@@ -102,37 +162,13 @@ def again(btf: Btf, group: str) -> str:
     Raises:
         CcscopeError: a field is missing.
     """
-    at = btf.place("sk_buff", "cb").offset + btf.place("tcp_skb_cb", "seq").offset
-    common = " ".join(_common(btf)).replace("$arg1", "$skaddr")
+    at = sequence_place(btf)
+    common = " ".join(value.fetch("$skaddr") for value in common_values(btf))
     return (
         f"e:{group}/again tcp.tcp_retransmit_skb {common} seq=+{at}($skbaddr):u32 state=$state:u32"
     )
 
 
-def _common(btf: Btf) -> list[str]:
-    """What names a socket, from its address in the first argument."""
-    common = [_fetch(btf, *row) for row in _ADDRESS]
-    port = btf.place("sock_common", "skc_dport").offset
-    # In network order; two bytes, so that the filter and the tables see the usual number.
-    common += [f"dporthi=+{port}($arg1):u8", f"dportlo=+{port + 1}($arg1):u8"]
-    common += _six(btf, "saddr6", "skc_v6_rcv_saddr") + _six(btf, "daddr6", "skc_v6_daddr")
-    net = btf.place("sock_common", "skc_net.net").offset
-    return [*common, f"netns=+{btf.place('net', 'ns.inum').offset}(+{net}($arg1)):u32"]
-
-
-def _fetch(btf: Btf, name: str, struct: str, field: str) -> str:
-    place = btf.place(struct, field)
-    return f"{name}=+{place.offset}($arg1):{_type(place, field)}"
-
-
-def _type(place: Place, field: str) -> str:
-    if place.size not in (1, 2, 4, 8):
-        raise CcscopeError(f"BTF: field {field} has {place.size} bytes, which no probe can fetch")
-    if place.bits:
-        return f"b{place.bits}@{place.bit}/{8 * place.size}"
-    return f"u{8 * place.size}"
-
-
-def _six(btf: Btf, name: str, field: str) -> list[str]:
-    at = btf.place("sock_common", field).offset
-    return [f"{name}a=+{at}($arg1):u64", f"{name}b=+{at + 8}($arg1):u64"]
+def sequence_place(btf: Btf) -> int:
+    """Where a packet buffer has its first sequence number."""
+    return btf.place("sk_buff", "cb").offset + btf.place("tcp_skb_cb", "seq").offset
