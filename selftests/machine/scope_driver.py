@@ -21,8 +21,9 @@ OUT = Path("out").resolve()
 TRACING = Path("/sys/kernel/tracing")
 CCSCOPE = [sys.executable, "-m", "ccscope"]
 SENDER, RECEIVER = "10.9.0.1", "10.9.0.2"
-WAIT_S = 300.0
-"""Patience; a busy machine emulates the guest slowly."""
+FOREVER_S = 1e6
+WAIT_S = 900.0
+"""Patience: a busy machine emulates the guest slowly."""
 
 SERVE = """
 import socket, sys, threading
@@ -151,26 +152,29 @@ def send(  # one connection
     return process(*words, netns=netns)
 
 
-def record(name: str, *options: str, **more: Any) -> subprocess.Popen[str]:
-    """Start the recorder and wait until it records."""
-    folder = OUT / name
-    made = subprocess.Popen(
-        [*CCSCOPE, "record", "-o", str(folder), *options],
-        stderr=subprocess.PIPE, text=True, **more,
-    )  # fmt: skip
-    wait_for(
-        lambda: list((folder / "spool").glob("*.seg")) or made.poll() is not None,
-        f"{name} records",
-    )
-    return made
+class Recorder:
+    """A recorder that has said that it records."""
 
+    def __init__(self, name: str, *options: str) -> None:
+        self._said = OUT / f"{name}.said"
+        with self._said.open("w") as said:
+            self.process = subprocess.Popen(
+                [*CCSCOPE, "record", "-o", str(OUT / name), *options], stderr=said
+            )
+        wait_for(lambda: "recording by" in self._said.read_text() or self.over, f"{name} records")
+        time.sleep(0.5)
 
-def ended(made: subprocess.Popen[str], number: int | None = signal.SIGINT) -> dict[str, Any]:
-    """Stop a recorder (or wait for its end); how it went."""
-    if number is not None:
-        made.send_signal(number)
-    said = made.communicate(timeout=WAIT_S)[1]
-    return {"status": made.returncode, "said": said}
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.process.poll() is not None
+
+    def end(self, number: int | None = signal.SIGINT) -> dict[str, Any]:
+        """Stop it (or wait for its end); how it went."""
+        if number is not None:
+            self.process.send_signal(number)
+        status = self.process.wait(WAIT_S)
+        return {"status": status, "said": self._said.read_text()}
 
 
 # ---- how it ends ----
@@ -179,34 +183,36 @@ def ended(made: subprocess.Popen[str], number: int | None = signal.SIGINT) -> di
 def endings() -> dict[str, Any]:
     """Every way a recorder can end, and what is left."""
     facts: dict[str, Any] = {}
-    with serve(5001), send("127.0.0.1", 5001, seconds=300.0):
+    with serve(5001), send("127.0.0.1", 5001, seconds=FOREVER_S):
         for name, number in (
             ("int", signal.SIGINT),
             ("term", signal.SIGTERM),
             ("kill", signal.SIGKILL),
         ):
-            made = record(f"end-{name}", "--port", "5001")
+            made = Recorder(f"end-{name}", "--port", "5001")
             time.sleep(1.5)
             during = tracing()
-            facts[name] = {**ended(made, number), "during": during, "left": clean()}
-        made = record("end-both", "--port", "5001")
+            facts[name] = {**made.end(number), "during": during, "left": clean()}
+        made = Recorder("end-both", "--port", "5001")
         time.sleep(1.5)
-        children = Path(f"/proc/{made.pid}/task/{made.pid}/children").read_text().split()
+        children = (
+            Path(f"/proc/{made.process.pid}/task/{made.process.pid}/children").read_text().split()
+        )
         for pid in [int(c) for c in children]:
             os.kill(pid, signal.SIGKILL)
-        facts["both"] = ended(made, signal.SIGKILL)
+        facts["both"] = made.end(signal.SIGKILL)
         time.sleep(1.0)
         facts["both"]["orphaned"] = tracing()
         facts["both"]["doctor"] = run(*CCSCOPE, "doctor")
-        made = record("end-next", "--port", "5001", "--for", "1s")
-        facts["both"]["next"] = ended(made, None)
+        made = Recorder("end-next", "--port", "5001", "--for", "1s")
+        facts["both"]["next"] = made.end(None)
         facts["both"]["left"] = clean()
         # Of two at once, each keeps what is its own.
-        first = record("end-first", "--port", "5001")
-        second = record("end-second", "--port", "5001")
+        first = Recorder("end-first", "--port", "5001")
+        second = Recorder("end-second", "--port", "5001")
         time.sleep(1.0)
-        ended(second)
-        facts["two"] = {"one": tracing(), "first": ended(first), "left": clean()}
+        second.end()
+        facts["two"] = {"one": tracing(), "first": first.end(), "left": clean()}
     return facts
 
 
@@ -246,7 +252,7 @@ def outage(seconds: float) -> None:
 def captured() -> dict[str, Any]:
     """A capture beside the tables, with losses, so that segments are sent again."""
     with serve(5001, "b"):
-        made = record("pcap", "--pcap", "--port", "5001", "--netns", "a", "--netns", "b")
+        made = Recorder("pcap", "--pcap", "--port", "5001", "--netns", "a", "--netns", "b")
         with send(RECEIVER, 5001, netns="a", seconds=4.0) as sender:
             time.sleep(1.5)
             netem("loss 3%")
@@ -254,7 +260,7 @@ def captured() -> dict[str, Any]:
             netem("loss 0%")
             sender.wait(WAIT_S)
         time.sleep(0.5)
-        return {**ended(made), "left": clean()}
+        return {**made.end(), "left": clean()}
 
 
 def selections() -> dict[str, Any]:
@@ -264,9 +270,9 @@ def selections() -> dict[str, Any]:
     group.mkdir(exist_ok=True)
     with serve(5002), serve(5001, "b"):
         with (
-            send("127.0.0.1", 5002, cc="reno", seconds=120.0) as one,
-            send("127.0.0.1", 5002, seconds=120.0) as two,
-            send(RECEIVER, 5001, netns="a", seconds=120.0) as three,
+            send("127.0.0.1", 5002, cc="reno", seconds=FOREVER_S) as one,
+            send("127.0.0.1", 5002, seconds=FOREVER_S) as two,
+            send(RECEIVER, 5001, netns="a", seconds=FOREVER_S) as three,
         ):
             ports = [int(p.stdout.readline()) for p in (one, two, three)]
             for name, options in (
@@ -275,14 +281,14 @@ def selections() -> dict[str, Any]:
                 ("netns", ["--netns", "a"]),
                 ("addr", ["--addr", "10.9.0.0/24"]),
             ):
-                made = record(f"select-{name}", *options, "--for", "2s")
-                facts[name] = ended(made, None)
+                made = Recorder(f"select-{name}", *options, "--for", "2s")
+                facts[name] = made.end(None)
             script = f'echo $$ >{group}/cgroup.procs; exec "$@"'
-            words = [sys.executable, "-c", SEND, "127.0.0.1", "5002", "-", "60", "0.01"]
+            words = [sys.executable, "-c", SEND, "127.0.0.1", "5002", "-", str(FOREVER_S), "0.01"]
             with process("sh", "-c", script, "sh", *words) as four:
                 ports.append(int(four.stdout.readline()))
-                made = record("select-cgroup", "--cgroup", "scope", "--for", "2s")
-                facts["cgroup"] = ended(made, None)
+                made = Recorder("select-cgroup", "--cgroup", "scope", "--for", "2s")
+                facts["cgroup"] = made.end(None)
         facts["ports"] = ports
     return facts
 
@@ -290,15 +296,15 @@ def selections() -> dict[str, Any]:
 def triggers() -> dict[str, Any]:
     """The flight recorder: loss, cwr and stall."""
     facts: dict[str, Any] = {}
-    ring = ["--ring", "3s", "--after", "1s", "--for", "60s", "--netns", "a", "--port", "5001"]
+    ring = ["--ring", "3s", "--after", "1s", "--for", "600s", "--netns", "a", "--port", "5001"]
     with serve(5001, "b"):
         for name, force in (("loss", lambda: outage(2.0)), ("cwr", choke), ("stall", stop)):
-            made = record(f"ring-{name}", *ring, "--trigger", name)
-            with send(RECEIVER, 5001, netns="a", seconds=90.0, rest=0.001):
+            made = Recorder(f"ring-{name}", *ring, "--trigger", name)
+            with send(RECEIVER, 5001, netns="a", seconds=FOREVER_S, rest=0.001):
                 time.sleep(5.0)
                 forced = time.monotonic_ns()
                 force()
-                facts[name] = {**ended(made, None), "forced_ns": forced}
+                facts[name] = {**made.end(None), "forced_ns": forced}
                 netem("loss 0%")
     return facts
 
@@ -319,10 +325,10 @@ def module() -> dict[str, Any]:
     """A congestion control with tracepoints of its own."""
     run("insmod", "tcp_j.ko")
     with serve(5001, "b"):
-        made = record("module", "--port", "5001", "--netns", "a")
+        made = Recorder("module", "--port", "5001", "--netns", "a")
         with send(RECEIVER, 5001, netns="a", cc="j", seconds=3.0, rest=0.002) as sender:
             sender.wait(WAIT_S)
-        facts = ended(made)
+        facts = made.end()
     run("rmmod", "tcp_j")
     return facts
 
@@ -333,7 +339,7 @@ def unprivileged() -> dict[str, Any]:
     folder.mkdir()
     os.chown(folder, 65534, 65534)
     drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    with serve(5002), send("127.0.0.1", 5002, seconds=60.0):
+    with serve(5002), send("127.0.0.1", 5002, seconds=FOREVER_S):
         words = [*drop, *CCSCOPE, "record", "-o", str(folder / "rec"), "--port", "5002"]
         auto = subprocess.run(
             [*words, "--per", "50ms", "--for", "2s"], capture_output=True, text=True, check=False
@@ -369,16 +375,16 @@ def many() -> dict[str, Any]:
             ("ack", ["--per", "ack"]),
             ("poll", ["--source", "sockdiag", "--per", "1s"]),
         ):
-            made = record(f"many-{name}", "--port", "5003", *options)
+            made = Recorder(f"many-{name}", "--port", "5003", *options)
             if name == "ack":
                 flows.stdin.write("go\n")
                 flows.stdin.flush()
                 assert flows.stdout.readline() == "sent\n"
             else:
                 time.sleep(10.0)
-            status = Path(f"/proc/{made.pid}/status").read_text()
+            status = Path(f"/proc/{made.process.pid}/status").read_text()
             peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-            facts[name] = {"peak_kb": int(peak.split()[1]), **ended(made)}
+            facts[name] = {"peak_kb": int(peak.split()[1]), **made.end()}
     return facts
 
 
@@ -386,10 +392,10 @@ def bpf() -> dict[str, Any]:
     """The source bpftrace: what it gives, and that nothing of it stays."""
     facts: dict[str, Any] = {}
     with serve(5001, "b"):
-        made = record(
+        made = Recorder(
             "bpf", "--source", "bpftrace", "--port", "5001", "--netns", "a", "--netns", "b"
         )
-        if made.poll() is None:
+        if not made.over:
             with send(RECEIVER, 5001, netns="a", seconds=4.0) as sender:
                 time.sleep(1.5)
                 netem("loss 3%")
@@ -399,11 +405,11 @@ def bpf() -> dict[str, Any]:
                 sender.wait(WAIT_S)
             time.sleep(0.5)
             facts["during"] = tracing()
-        facts["recorded"] = {**ended(made), "left": clean()}
-        with send(RECEIVER, 5001, netns="a", seconds=100.0):
-            made = record("bpf-kill", "--source", "bpftrace", "--port", "5001")
+        facts["recorded"] = {**made.end(), "left": clean()}
+        with send(RECEIVER, 5001, netns="a", seconds=FOREVER_S):
+            made = Recorder("bpf-kill", "--source", "bpftrace", "--port", "5001")
             time.sleep(1.0)
-            facts["killed"] = {**ended(made, signal.SIGKILL), "left": clean()}
+            facts["killed"] = {**made.end(signal.SIGKILL), "left": clean()}
     return facts
 
 

@@ -118,7 +118,7 @@ class Session:
         self.reason = ""
         self._slowest = 0.0
         self._gap = 0.0
-        self._poller: sockdiag.Poller | None = None
+        self._pollers: list[sockdiag.Poller] = []
         self._told: dict[bytes, bool] = {}
         self._cgroups: set[int] = set()
         self._stalled: dict[tuple[str, int, str, int], tuple[int, float]] = {}
@@ -148,9 +148,9 @@ class Session:
 
     def open(self, stack: contextlib.ExitStack) -> Tracer | None:
         """Set the sources up; ``stack`` takes them down again."""
-        self._poller = _poller(self.choice)
-        if self._poller is not None:
-            stack.callback(self._poller.close)
+        self._pollers = _pollers(self.choice, self.selection.netns)
+        for poller in self._pollers:
+            stack.callback(poller.close)
         for folder in self.selection.cgroups:
             self._cgroups |= sockdiag.cgroup_ids(folder)
         if self.choice.trace is None:
@@ -295,13 +295,11 @@ class Session:
         Whether a socket is wanted is decided when it is seen first.  ``tick`` is called between
         pieces: with many sockets a dump takes long, and the ring buffer must not fill meanwhile.
         """
-        if self._poller is None:
-            return
         if len(self._told) > _TOLD_MAX:
             self._told.clear()
         inodes = {i for pid in self.selection.pids for i in sockdiag.inodes_of(pid)}
         stall = "stall" in self.options.triggers
-        for piece in self._poller.dump():
+        for piece in (piece for poller in self._pollers for piece in poller.dump()):
             new: list[dict[str, Any]] = []
 
             def wanted(
@@ -406,13 +404,20 @@ def _nothing() -> None:
     pass
 
 
-def _poller(choice: Choice) -> sockdiag.Poller | None:
+def _pollers(choice: Choice, netns: Sequence[int]) -> list[sockdiag.Poller]:
+    """Pollers of the namespaces that were asked for; of our own without any."""
+    own = Path("/proc/self/ns/net").stat().st_ino
+    made: list[sockdiag.Poller] = []
     try:
-        return sockdiag.Poller()
+        for inode in netns or (own,):
+            made.append(sockdiag.Poller(0 if inode == own else inode))
     except CcscopeError:
+        for poller in made:
+            poller.close()
         if choice.poll:
             raise
-        return None
+        return []
+    return made
 
 
 def _usage() -> tuple[float, float]:

@@ -7,9 +7,12 @@ between two polls (a recovery shorter than it, a connection that lives shorter) 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,8 +25,9 @@ from ccscope.errors import CcscopeError
 CANNOT = [
     "single ACKs, states shorter than the interval, causes of states, connections that live "
     "shorter than the interval",
-    "sockets of other network namespaces",
+    "sockets of other network namespaces than this one and those of --netns",
 ]
+_CLONE_NEWNET = 0x40000000
 _NETLINK_SOCK_DIAG, _BY_FAMILY = 4, 20
 _REQUEST, _DUMP = 1, 0x300
 _DONE, _ERROR = 3, 2
@@ -66,17 +70,21 @@ class Socket:
 
 
 class Poller:
-    """A netlink socket that dumps all TCP sockets.
+    """A netlink socket that dumps all TCP sockets of a network namespace.
+
+    Args:
+        netns: inode of the namespace; 0 is our own.
 
     Raises:
-        CcscopeError: the kernel has no INET_DIAG.
+        CcscopeError: the kernel has no INET_DIAG, or the namespace may not be entered.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, netns: int = 0) -> None:
         try:
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+            self._socket = _in_netns(netns, _netlink) if netns else _netlink()
         except OSError as error:
-            raise CcscopeError(f"sock_diag: no netlink socket: {error.strerror}") from error
+            what = f"network namespace {netns}" if netns else "netlink socket"
+            raise CcscopeError(f"sock_diag: {what}: {error.strerror}") from error
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         self._sequence = 0
 
@@ -101,6 +109,47 @@ class Poller:
     def close(self) -> None:
         """Close the netlink socket."""
         self._socket.close()
+
+
+def _netlink() -> socket.socket:
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+
+
+def _in_netns(inode: int, make: Callable[[], socket.socket]) -> socket.socket:
+    """A socket made in another namespace, by a thread that enters it and ends.
+
+    Raises:
+        OSError: no such namespace, or no right to it.
+    """
+    places = [*Path("/run/netns").glob("*"), *Path("/proc").glob("[0-9]*/ns/net")]
+    place = next((p for p in places if _inode(p) == inode), None)
+    if place is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    made: list[socket.socket | OSError] = []
+
+    def enter() -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        try:
+            with open(place) as file:
+                if libc.setns(file.fileno(), _CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            made.append(make())
+        except OSError as error:
+            made.append(error)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    if isinstance(made[0], OSError):
+        raise made[0]
+    return made[0]
+
+
+def _inode(place: Path) -> int:
+    try:
+        return place.stat().st_ino
+    except OSError:
+        return 0
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, int, int]]:
