@@ -45,9 +45,6 @@ check-views: setup ## views of ccscope in a real browser and terminal (installs 
 check-packaging: setup ## install, use, upgrade and purge in guests that play real machines (long)
 	@$(PYTHON) -m pytest -q -m 'machine or packaging' selftests/machine selftests/packaging
 
-check-views: setup ## what ccscope shows, in a headless Chromium and in a terminal
-	@$(PYTHON) -m pytest -q -m browser selftests/ccscope
-
 check-machine: setup ## engine host in a guest that plays a real machine, however it ends (long)
 	@$(PYTHON) -m pytest -q -m host_engine selftests/machine
 
