@@ -179,6 +179,8 @@ _SAMPLES = Table(
         Column("busy_us", "uint64", "us", "time so far with data to send"),
         Column("rwnd_limited_us", "uint64", "us", "time so far limited by the receive window"),
         Column("sndbuf_limited_us", "uint64", "us", "time so far limited by the send buffer"),
+        Column("wmem_bytes", "uint32", "B", "memory that the send queue takes", _POLL),
+        Column("sndbuf_bytes", "uint32", "B", "limit of wmem_bytes: the send buffer", _POLL),
         Column("app_limited", "uint8", "", "1 when the delivery rate was limited by the program"),
         Column("reord_seen", "uint32", "", "reorderings seen so far"),
         Column("dsack_dups", "uint32", "", "segments the peer received twice so far (DSACK)"),

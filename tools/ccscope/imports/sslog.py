@@ -28,6 +28,7 @@ _SOCKET = re.compile(
 )
 _ENDS = re.compile(r"^\[?(?P<address>[0-9a-fA-F.:]+?)\]?(?:%\w+)?:(?P<port>\d+)$")
 _RATE = re.compile(r"\b(pacing_rate|delivery_rate)\s+([\d.]+)([KMGT]?)bps")
+_MEMORY = re.compile(r"\bskmem:\([^)]*\btb(?P<sndbuf_bytes>\d+)[^)]*\bw(?P<wmem_bytes>\d+)")
 _FACTOR = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _PLAIN = {
     **{"cwnd": "cwnd_segs", "ssthresh": "ssthresh_segs", "mss": "mss_bytes"},
@@ -160,6 +161,11 @@ def _values(text: str) -> dict[str, Any]:
             made["retrans_segs"], made["retrans_total"] = int(here), int(total)
     for name, number_text, unit in _RATE.findall(text):
         made[f"{name}_Bps"] = float(number_text) * _FACTOR[unit] / 8
+    memory = _MEMORY.search(text)
+    if memory:
+        made |= {name: float(value) for name, value in memory.groupdict().items()}
+    if "busy_us" in made:  # ss leaves the other two out when they are zero
+        made = {"rwnd_limited_us": 0, "sndbuf_limited_us": 0} | made
     made["app_limited"] = int("app_limited" in text.split())
     cc = _algorithm(text)
     if cc:

@@ -31,8 +31,9 @@ _CLONE_NEWNET = 0x40000000
 _NETLINK_SOCK_DIAG, _BY_FAMILY = 4, 20
 _REQUEST, _DUMP = 1, 0x300
 _DONE, _ERROR = 3, 2
-_INFO, _CONG, _CGROUP = 2, 4, 21
-_EXT = 1 << (_INFO - 1) | 1 << (_CONG - 1)
+_INFO, _CONG, _SKMEM, _CGROUP = 2, 4, 7, 21
+_EXT = 1 << (_INFO - 1) | 1 << (_CONG - 1) | 1 << (_SKMEM - 1)
+_MEMORY = struct.Struct("<12xI4xI")  # sndbuf and wmem_queued of SK_MEMINFO_VARS
 _LISTEN, _TIME_WAIT = 10, 6
 # All states but LISTEN and TIME_WAIT, which have no congestion window.
 _STATES = 0xFFF & ~(1 << _LISTEN) & ~(1 << _TIME_WAIT)
@@ -214,7 +215,9 @@ def _socket(data: bytes, start: int, end: int) -> Socket:
             break
         value = data[at + _ATTRIBUTE.size : at + length]
         if kind == _INFO:
-            info = _tcp_info(value)
+            info |= _tcp_info(value)
+        elif kind == _SKMEM and len(value) >= _MEMORY.size:
+            info["sndbuf_bytes"], info["wmem_bytes"] = _MEMORY.unpack_from(value)
         elif kind == _CONG:
             flow["cc"] = value.rstrip(b"\0").decode("latin1")
         elif kind == _CGROUP and len(value) == 8:
