@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ccscope import __version__
-from ccscope.commands import diff, explain, live, options, plot, report, serve
+from ccscope.commands import advise, diff, explain, live, options, plot, report, serve
 from ccscope.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, CcscopeError
 
 _DESCRIPTION = "See what TCP does on a running Linux host, and why."
@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     diff.add(commands)
     live.add(commands)
     serve.add(commands)
+    advise.add(commands)
     explain.add(commands)
     return parser
 

@@ -3,10 +3,10 @@
 **The rule of the cost.**  The flow's own goodput before an event is the bytes acknowledged in the
 second before it (in ten round trips, if those are longer; not further back than the end of the
 event before), by their time.  From the event on, the flow is followed until it is back in Open
-*and* one cell of the resolution carried at least 95 % of that goodput again, or until the next event or the
-flow's end.  What it would have carried at the former goodput in that time, less what it carried, is
-the loss in bytes; that by the former goodput is the time lost.  It is an estimate: it takes the
-former goodput for what the path would have gone on giving.
+*and* one cell of the resolution carried at least 95 % of that goodput again, or until the next
+event or the flow's end.  What it would have carried at the former goodput in that time, less what
+it carried, is the loss in bytes; that by the former goodput is the time lost.  It is an estimate:
+it takes the former goodput for what the path would have gone on giving.
 """
 
 from __future__ import annotations
