@@ -123,9 +123,7 @@ def trial_of(asked: int, paths: Sequence[NetPath]) -> Trial:
 
 def hint_of(asked: int, path: NetPath) -> Hint:
     """Knee and collapse as values of the key, which is taken for proportional to the window."""
-    # A window that is not used up grows no further: the ratio is then a bound, and 1 the best
-    guess.used = path.collapse_bytes is None
-    ratio = path.window_bytes / asked if used and path.window_bytes < 2 * asked else 1.0
-    ratio = min(max(ratio, 0.5), 1.5)
+    ratio = path.window_bytes / asked
+    ratio = ratio if 0.5 <= ratio <= 2 else 1.0  # a window that is not used up may not have grown
     collapse = None if path.collapse_bytes is None else round(path.collapse_bytes / ratio)
     return Hint(round(path.knee_bytes / ratio), collapse)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ccscope.errors import CcscopeError
+from ccscope.explain.classes import LIMIT
 from ccscope.explain.classify import Array
 from ccscope.explain.evidence import Evidence
 from ccscope.recording import Recording
@@ -61,6 +62,8 @@ class Path:
         collapses: reductions in the whole flow.
         queued: how many of them had a queue behind them (or were local).
         steady: what the flow itself got.
+        other_limit: what limited the flow for most of its time, if that was not cwnd; its capacity
+            is then only what it used, and says nothing of the path.
     """
 
     mss_bytes: float
@@ -71,6 +74,7 @@ class Path:
     collapses: int
     queued: int
     steady: Steady
+    other_limit: str | None = None
 
     @property
     def knee_bytes(self) -> float:
@@ -126,7 +130,19 @@ def measure(recording: Recording, label: str, evidence: Evidence) -> Path:
         collapses=len(events),
         queued=len(behind),
         steady=steady_of(evidence),
+        other_limit=_other_limit(evidence),
     )
+
+
+def _other_limit(evidence: Evidence) -> str | None:
+    sums: dict[str, float] = {}
+    for name, seconds in evidence.slices.seconds().items():
+        if LIMIT[name] != "idle":
+            sums[LIMIT[name]] = sums.get(LIMIT[name], 0.0) + seconds
+    others = {name: value for name, value in sums.items() if name != "cwnd"}
+    if sum(others.values()) <= sums.get("cwnd", 0.0):
+        return None
+    return max(others, key=lambda name: others[name])
 
 
 def _least_rtt(recording: Recording, label: str, evidence: Evidence) -> float:

@@ -26,18 +26,23 @@ def window_of(path: Path) -> int:
 
 def from_recording(label: str, path: Path, flow: dict[str, Any]) -> dict[str, Any]:
     """The advice from one flow, as plain values."""
-    window = window_of(path)
     now = path.steady
+    facts = {
+        "flow": label,
+        "path": {**dataclasses.asdict(path), "knee_bytes": path.knee_bytes},
+        "losses_are_random": path.random,
+        "now": dataclasses.asdict(now),
+    }
+    if path.other_limit is not None:
+        return {**facts, "window_bytes": None, "why_not": f"limited by: {path.other_limit}"}
+    window = window_of(path)
     holds = not path.random
     return {
-        "flow": label,
+        **facts,
         "window_bytes": window,
         "window_most_bytes": None
         if path.collapse_bytes is None
         else round(path.collapse_bytes - path.mss_bytes),
-        "path": {**dataclasses.asdict(path), "knee_bytes": path.knee_bytes},
-        "losses_are_random": path.random,
-        "now": dataclasses.asdict(now),
         "estimate": {
             "goodput_Bps": path.goodput_at(window),
             "srtt_s": path.srtt_at(window),
@@ -54,6 +59,8 @@ def recording_text(label: str, path: Path, flow: dict[str, Any]) -> str:
     lines = [f"{label}: the path as this flow saw it"]
     lines += [f"  {name:<38} {value}" for name, value in _facts(path)]
     lines.append("")
+    if path.other_limit is not None:
+        return "\n".join([*lines, *_no_advice(path)])
     lines += _advice(path, window)
     lines.append("")
     lines += _how(_settings(window, path.mss_bytes, flow))
@@ -71,10 +78,14 @@ def _facts(path: Path) -> Iterator[tuple[str, str]]:
     yield "the receiver offered up to", _size(path.window_bytes)
 
 
+def _no_advice(path: Path) -> Iterator[str]:
+    yield f"No advice: what limited this flow was mostly: {path.other_limit}, and not cwnd."
+    yield "  The capacity above is what it used; the path may give more. Record one that fills it,"
+    yield "  or, where the receiver's window is the limit, one with a larger window."
+
+
 def _advice(path: Path, window: int) -> Iterator[str]:
     yield f"Advice: a receive window of {window} bytes ({_size(window)})"
-    if path.window_bytes <= window:
-        yield "  The receiver's window is not larger than that now: a smaller one gains nothing."
     if path.random:
         yield "  Most losses came without a queue: no window prevents those of the channel."
     elif path.collapse_bytes is None:
@@ -82,7 +93,7 @@ def _advice(path: Path, window: int) -> Iterator[str]:
     else:
         most = _size(path.collapse_bytes - path.mss_bytes)
         yield f"  Any window up to {most} keeps cwnd below its collapse; more only fills the queue."
-    if path.knee_bytes > window:
+    if path.collapse_bytes is not None and path.collapse_bytes < path.knee_bytes:
         yield "  The queue overflows before the path is full: this window costs some goodput."
     now = path.steady
     rows = [
