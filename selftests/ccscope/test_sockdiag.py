@@ -43,6 +43,8 @@ def test_the_kernel_tells_what_tcp_info_tells(pair: tuple[socket.socket, socket.
     assert sock.info["mss_bytes"] == int.from_bytes(info[16:20], "little")
     assert sock.info["cwnd_segs"] == int.from_bytes(info[80:84], "little") > 0
     assert sock.info["bytes_acked"] >= 5000
+    room = client.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    assert (sock.info["sndbuf_bytes"], sock.info["wmem_bytes"]) == (room, 0)
     assert (
         sock.flow["cc"]
         == client.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\0")[0].decode()
