@@ -19,6 +19,7 @@ from ccscope.cli import main
 from ccscope.explain import explain
 from ccscope.recording import Recording, Writer
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 RECORDED = sorted(Path(__file__).with_name("windows").glob("*.json"))
@@ -34,6 +35,7 @@ def _model(asked: int, knee: float, collapse: float, after: float) -> Trial:
     return Trial(asked, asked, goodput, srtt, 0.2 if falls else 0.0, asked / MSS, 5 * falls)
 
 
+@hypothesis_settings(deadline=None)
 @given(
     st.floats(math.log(20_000), math.log(400_000)),
     st.floats(1.1, 2.5),
@@ -122,6 +124,7 @@ def test_the_search_on_recorded_sweeps(file: Path) -> None:
     assert window_of(path) == pytest.approx(best.window_bytes, rel=0.15)
 
 
+@hypothesis_settings(deadline=None)
 @given(st.integers(1, 1 << 30))
 def test_rounded_windows_can_be_offered_exactly(window: int) -> None:
     made = rounded(window)
@@ -143,10 +146,11 @@ def test_settings_name_side_reach_and_undo() -> None:
     made = settings(70_001, MSS, "fd00::1", "fd00::2")
     assert all(way.do and way.undo for way in made)
     assert {way.where for way in made} == {"receiver", "sender"}
-    assert made[0].do[-1].startswith("ip -6 route add fd00::1/128 ")
-    assert made[0].do[-1].endswith("window 70002")
-    assert made[0].undo == ("ip -6 route del fd00::1/128",)
-    assert made[-1].do[-1].endswith("cwnd lock 48")
+    route, lock = made[-2], made[-1]
+    assert route.do[-1].startswith("ip -6 route add fd00::1/128 ")
+    assert route.do[-1].endswith("window 70002")
+    assert route.undo[0] == "ip -6 route del fd00::1/128"
+    assert lock.do[1].endswith("cwnd lock 48")
 
 
 def _steady() -> Steady:

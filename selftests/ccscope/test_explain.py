@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ccscope.cli import main
-from ccscope.explain import explain
+from ccscope.explain import explain, largest
 from ccscope.explain.classes import ABOUT, CLASSES, CODE, FAMILY, LIMIT
 from ccscope.explain.classify import Slices, at_windows, phases, rolling_min
 from ccscope.explain.episodes import from_states
 from ccscope.recording import Recording, Writer
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 MSS = 1000.0
@@ -30,6 +31,7 @@ def test_every_class_has_words_a_family_and_a_limit() -> None:
     assert set(FAMILY.values()) <= set(CLASSES)
 
 
+@hypothesis_settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.001, 3.0), st.sampled_from(CLASSES)), min_size=1, max_size=60),
     st.floats(0.01, 5.0),
@@ -76,6 +78,7 @@ def test_overlays_replace_exactly_their_stretch() -> None:
     assert made.seconds(2.25, 2.75) == pytest.approx({"recovery": 0.25, "timeout": 0.25})
 
 
+@hypothesis_settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.001, 1.0), st.integers(0, 50)), min_size=1, max_size=80))
 def test_rolling_minimum(rows: list[tuple[float, int]]) -> None:
     times = np.cumsum([step for step, _ in rows])
@@ -201,6 +204,17 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert sum(data["seconds"].values()) == pytest.approx(data["duration_s"])
     assert data["events"][0]["kind"] == "rto"
     assert data["evidence"]
+
+
+def test_of_many_flows_the_largest_are_taken(tmp_path: Path) -> None:
+    labels = [f"f{i}" for i in range(30) for _ in range(2 + i)]
+    samples = {"t_s": np.arange(len(labels)) / 10, "flow": np.array(labels, dtype=object)}
+    with Writer(tmp_path / "r") as writer:
+        writer.add("samples", samples)
+        writer.finish({"duration_s": 100.0, "flows": {}, "sources": [], "problems": []})
+    kept, left = largest(Recording.open(tmp_path / "r"), 20)
+    assert left == 10
+    assert set(kept) == {f"f{i}" for i in range(10, 30)}
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,8 @@ def test_a_cut_capture_gives_what_is_readable(capture: Path, tmp_path: Path) -> 
 SS = """1700000000.5
 State Recv-Q Send-Q Local Address:Port Peer Address:PortProcess
 ESTAB 0      181000 10.0.0.1:5001      10.0.0.2:40000
-\t skmem:(r0,rb131072,t0,tb87040,f3904,w41152,o0,bl0,d0) cubic wscale:7,9 rto:204 rtt:50.5/2.25 mss:1448 cwnd:20 ssthresh:15 bytes_sent:90000 \
+\t skmem:(r0,rb131072,t0,tb87040,f3904,w41152,o0,bl0,d0) \
+cubic wscale:7,9 rto:204 rtt:50.5/2.25 mss:1448 cwnd:20 ssthresh:15 bytes_sent:90000 \
 bytes_retrans:1448 bytes_acked:80000 segs_out:60 send 4587129bps lastsnd:4 pacing_rate 5.5Mbps \
 delivery_rate 4Mbps delivered:58 busy:900ms rwnd_limited:4ms(0.4%) unacked:7 retrans:1/3 lost:2 \
 sacked:3 rcv_space:14480 notsent:100 minrtt:49.9 snd_wnd:65536

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ccscope.advise.lab import Lab as WindowLab
 from ccscope.advise.search import find, objective
-from ccscope.advise.settings import Setting, rounded, settings
+from ccscope.advise.settings import Setting, rounded, scale_of, settings
 from guestlab import Lab, ScriptView
 from guestprograms import INSTALL, TWO_HOSTS, programs
 from windowsweep import grid, plan_of, trials_of
@@ -16,17 +16,25 @@ pytestmark = pytest.mark.guest
 
 WINDOW, MSS = 70_001, 1448
 WAYS = settings(WINDOW, MSS, "10.0.0.1", "10.0.0.2")
-ROUTE, CLAMP, BUFFER, RMEM, CWND = WAYS
+BUFFER, CLAMP, RMEM, ROUTE, CWND = WAYS
 
 
-def _line(setting: Setting, node: str) -> str:
-    """The printed command as it is typed: here the peers are neighbours, so there is no gateway."""
-    command = setting.do[-1].replace("[via GATEWAY] ", "").replace("dev DEVICE", "dev v")
-    return f"ip netns exec {node} {command}"
+def _typed(lines: tuple[str, ...], node: str) -> str:
+    """The printed commands as they are typed: the peers are neighbours, there is no gateway."""
+    made = []
+    for line in lines:
+        command = line.replace("[via GATEWAY] ", "").replace("dev DEVICE", "dev v")
+        command = command.replace("THE THREE NUMBERS", "$before")
+        made.append(f"ip netns exec {node} {command}\n")
+    return "".join(made)
+
+
+def _do(setting: Setting, node: str) -> str:
+    return _typed(setting.do, node)
 
 
 def _undo(setting: Setting, node: str) -> str:
-    return f"ip netns exec {node} {setting.undo[0]}"
+    return _typed(setting.undo, node)
 
 
 # a sends to b over 10 ms each way without loss; what b offered and what cwnd a had at most.
@@ -34,7 +42,8 @@ SCRIPT = (
     INSTALL
     + TWO_HOSTS.replace(" loss 1%", "")
     + r"""
-for n in a b; do ip netns exec $n sysctl -q -w net.ipv4.tcp_no_metrics_save=1; done
+ip netns exec b sysctl -q -w net.ipv4.tcp_no_metrics_save=1
+before=$(ip netns exec b sysctl -n net.ipv4.tcp_rmem)
 port=6000
 # flow NAME [OPTION...]: a transfer; /out/json/NAME.json has the sender's polls.
 flow() {
@@ -43,7 +52,7 @@ flow() {
 	ip netns exec b airflow recv --port $port --family 4 "$@" --json /out/json/$name.recv.json &
 	sleep 0.1
 	ip netns exec a airflow send --to 10.0.0.2 --port $port --cc reno --seconds 2.5 --sample-ms 20 \
-		--close rst --json /out/json/$name.json &
+		--close fin --json /out/json/$name.json &
 	sender=$!
 	sleep 2
 	fact "$name" $(ip netns exec a ss -tinOH "dport = $port")
@@ -53,16 +62,16 @@ flow() {
 mkdir -p /out/json
 flow plain
 """
-    + f"{_line(ROUTE, 'b')}\nflow route\n{_undo(ROUTE, 'b')}\nflow unrouted\n"
-    + f"{_line(CWND, 'a')}\nflow cwnd\n{_undo(CWND, 'a')}\nflow uncapped\n"
+    + f"{_do(ROUTE, 'b')}flow route\n{_undo(ROUTE, 'b')}flow unrouted\n"
+    + f"{_typed(ROUTE.do[-1:], 'b')}flow grown\n{_typed(ROUTE.undo[:1], 'b')}"
+    + f"{_do(RMEM, 'b')}flow rmem\n{_undo(RMEM, 'b')}flow unset\n"
     + f"flow buffer --rcvbuf {BUFFER.do[0].rpartition(' ')[2].rstrip(')')}\n"
-    + "before=$(ip netns exec b sysctl -n net.ipv4.tcp_rmem)\n"
-    + f"{_line(RMEM, 'b')}\nflow rmem\n"
-    + 'ip netns exec b sysctl -w net.ipv4.tcp_rmem="$before"\nflow unset\n'
+    + f"{_do(CWND, 'a')}flow first\nflow cwnd\n{_undo(CWND, 'a')}flow uncapped\n"
     + f"""
-ip netns exec b winclamp 7000 {WINDOW} 4000000 >/tmp/clamps &
+ip netns exec b winclamp 7000 {WINDOW} 6000000 >/tmp/clamps &
+clamps=$!
 sleep 0.1
-ip netns exec a airflow send --to 10.0.0.2 --port 7000 --cc reno --bytes 6000000 --sample-ms 20 \\
+ip netns exec a airflow send --to 10.0.0.2 --port 7000 --cc reno --bytes 9000000 --sample-ms 20 \\
 	--close fin --json /out/json/clamp.json &
 sender=$!
 n=0
@@ -70,9 +79,9 @@ while kill -0 $sender 2>/dev/null && [ $n -lt 200 ]; do
 	n=$((n + 1))
 	set -- $(ip netns exec a ss -tinOH 'dport = 7000')
 	for word; do case $word in snd_wnd:*) echo "${{word#snd_wnd:}}" >>/tmp/offered ;; esac; done
-	sleep 0.05
+	sleep 0.02
 done
-wait
+wait $sender $clamps
 fact clamps $(cat /tmp/clamps)
 fact offered $(cat /tmp/offered)
 """
@@ -99,9 +108,16 @@ def test_the_route_offers_exactly_the_window_and_its_undo_restores(said: ScriptV
     assert _number(said, "unrouted", "snd_wnd") == _number(said, "plain", "snd_wnd")
 
 
-def test_the_lock_caps_cwnd_and_its_undo_restores(said: ScriptView) -> None:
-    assert _number(said, "cwnd", "cwnd") == rounded(WINDOW) // MSS
-    assert _number(said, "uncapped", "cwnd") > 2 * WINDOW / MSS
+def test_the_route_alone_is_overwritten_by_the_buffers_growth(said: ScriptView) -> None:
+    """Up to what the window scale that follows from the window can say."""
+    assert _number(said, "grown", "snd_wnd") == 65535 << scale_of(WINDOW)
+
+
+def test_the_lock_caps_cwnd_from_the_second_connection_on(said: ScriptView) -> None:
+    segments = rounded(WINDOW) // MSS
+    assert _number(said, "first", "cwnd") > 2 * segments
+    assert _number(said, "cwnd", "cwnd") == segments
+    assert _number(said, "uncapped", "cwnd") > 2 * segments
 
 
 def test_buffers_come_out_as_said(said: ScriptView) -> None:
@@ -115,7 +131,7 @@ def test_buffers_come_out_as_said(said: ScriptView) -> None:
 def test_the_clamp_works_at_once_and_its_undo_restores(said: ScriptView) -> None:
     before, clamped, after = (int(n) for n in said.facts["clamps"].split())
     assert clamped == WINDOW
-    assert before == after > WINDOW
+    assert before == after > 2 * WINDOW
     offered = [int(n) for n in said.facts["offered"].split()]
     held = [n for n in offered if WINDOW <= n <= WINDOW + 256]
     assert held, offered

@@ -38,7 +38,7 @@ int main(int argc, char **argv)
 {
 	struct sockaddr_in any = { .sin_family = AF_INET };
 	static char data[1 << 16];
-	int fd, before, one = 1;
+	int fd, before = 0, one = 1;
 	long long got = 0, limit;
 	int step = 0;
 	ssize_t n;
@@ -52,13 +52,12 @@ int main(int argc, char **argv)
 	need(!bind(fd, (struct sockaddr *)&any, sizeof(any)) && !listen(fd, 1), "listen");
 	fd = accept(fd, NULL, NULL);
 	need(fd >= 0, "accept");
-	before = clamp_of(fd);
-	printf("%d", before);
 	while ((n = read(fd, data, sizeof(data))) > 0) {
 		got += n;
 		if (step == 0 && got >= limit / 2) {
+			before = clamp_of(fd);
 			set_clamp(fd, atoi(argv[2]));
-			printf(" %d", clamp_of(fd));
+			printf("%d %d", before, clamp_of(fd));
 			step = 1;
 		} else if (step == 1 && got >= limit) {
 			set_clamp(fd, before);

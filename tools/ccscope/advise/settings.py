@@ -2,16 +2,20 @@
 
 Seen on Linux 6.12 by ``selftests/guest/test_ccscope_advise.py``:
 
-* ``ip route ... window N`` limits what *this* host offers to the peers of the route, for
-connections
-  opened afterwards.  Below 64 KiB no window scale is used; above, the window is offered in units of
-  2**scale bytes, and scale follows from N, so N is rounded to such a unit here.
-* ``TCP_WINDOW_CLAMP`` does the same for one socket, at once, and may be raised again.
 * ``SO_RCVBUF`` counts memory, not payload: the kernel doubles the value and takes what packets need
-  beside their payload out of it, so the window comes out at 1 to 1.3 times the value.
+  beside their payload out of it, so the window comes out at 1 to 1.3 times the value.  It also
+  ends the automatic growth of the buffer, which the other two ways do not.
+* ``TCP_WINDOW_CLAMP`` limits one socket at once.  Set before the buffer has grown, the growth
+  overwrites it: set it on a connection that has run, or together with SO_RCVBUF.
+* ``ip route ... window N`` is the same clamp from the start of new connections, so growth overwrites
+  it, up to what the window scale can say (65535 << scale, and scale follows from N).  It is exact
+  when buffers do not grow: ``tcp_moderate_rcvbuf=0``, and tcp_rmem's second number 2 N or more.
 * ``tcp_rmem``'s last number is memory as well, of every connection of the host that does not set
   SO_RCVBUF.
-* At the sender, ``ip route ... cwnd lock N`` caps cwnd itself at N segments.
+* At the sender, ``ip route ... cwnd lock N`` caps cwnd itself, but the kernel takes the lock from its
+  cache of metrics: from the second connection on, and not with ``tcp_no_metrics_save=1``.
+
+A window of more than 64 KiB is offered in units of 2**scale bytes; it is rounded to one here.
 """
 
 from __future__ import annotations
@@ -60,28 +64,19 @@ def settings(window_bytes: float, mss_bytes: float, sender: str, receiver: str) 
     """
     window = rounded(window_bytes)
     segments = max(2, int(window // mss_bytes))
-    to_sender, to_receiver = _host(sender), _host(receiver)
+    ip = _ip(sender)
     return [
-        Setting(
-            "receiver",
-            f"new connections with {sender}",
-            (
-                f"{_ip(sender)} route get {sender}   # says [via GATEWAY] dev DEVICE",
-                f"{_ip(sender)} route add {to_sender} [via GATEWAY] dev DEVICE window {window}",
-            ),
-            (f"{_ip(sender)} route del {to_sender}",),
-        ),
-        Setting(
-            "receiver",
-            "one socket, at once",
-            (f"setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, {window})",),
-            ("setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, BEFORE)   # getsockopt gives it",),
-        ),
         Setting(
             "receiver",
             "one program; before connect() or listen(); the window comes out 1 to 1.3 times this",
             (f"setsockopt(fd, SOL_SOCKET, SO_RCVBUF, {round(window / 1.15)})",),
             ("leave the call out",),
+        ),
+        Setting(
+            "receiver",
+            "one connection that has run for a while, at once",
+            (f"setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, {window})",),
+            ("setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, BEFORE)   # getsockopt gives it",),
         ),
         Setting(
             "receiver",
@@ -93,14 +88,34 @@ def settings(window_bytes: float, mss_bytes: float, sender: str, receiver: str) 
             ('sysctl -w net.ipv4.tcp_rmem="THE THREE NUMBERS"',),
         ),
         Setting(
-            "sender",
-            f"new connections with {receiver}: caps cwnd, the same effect from the other side",
+            "receiver",
+            f"new connections with {sender}, to the byte; buffers of all others stop growing",
             (
-                f"{_ip(receiver)} route get {receiver}",
-                f"{_ip(receiver)} route add {to_receiver} [via GATEWAY] dev DEVICE "
-                f"cwnd lock {segments}",
+                f"{ip} route get {sender}   # says [via GATEWAY] dev DEVICE",
+                "sysctl net.ipv4.tcp_rmem net.ipv4.tcp_moderate_rcvbuf   # note them",
+                "sysctl -w net.ipv4.tcp_moderate_rcvbuf=0",
+                f'sysctl -w net.ipv4.tcp_rmem="4096 {max(131072, 3 * window)} 6291456"',
+                f"{ip} route add {_host(sender)} [via GATEWAY] dev DEVICE window {window}",
             ),
-            (f"{_ip(receiver)} route del {to_receiver}",),
+            (
+                f"{ip} route del {_host(sender)}",
+                'sysctl -w net.ipv4.tcp_rmem="THE THREE NUMBERS"',
+                "sysctl -w net.ipv4.tcp_moderate_rcvbuf=1",
+            ),
+        ),
+        Setting(
+            "sender",
+            f"connections with {receiver} from the second on: caps cwnd, not the window",
+            (
+                f"{_ip(receiver)} route get {receiver}   # says [via GATEWAY] dev DEVICE",
+                f"{_ip(receiver)} route add {_host(receiver)} [via GATEWAY] dev DEVICE "
+                f"cwnd lock {segments}",
+                f"ip tcp_metrics flush {receiver}",
+            ),
+            (
+                f"{_ip(receiver)} route del {_host(receiver)}",
+                f"ip tcp_metrics flush {receiver}",
+            ),
         ),
     ]
 

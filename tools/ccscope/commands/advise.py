@@ -34,7 +34,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     sub.add_argument("recording", type=Path, nargs="?", metavar="RECORDING")
-    sub.add_argument("--flow", metavar="LABEL", help="only this flow (--sweep: f1)")
+    sub.add_argument(
+        "--flow", metavar="LABEL", help="only this flow (default: the 20 largest; of a sweep f1)"
+    )
     sub.add_argument("--json", action="store_true", help="as JSON")
     sweep = sub.add_argument_group("in the laboratory")
     sweep.add_argument("--sweep", metavar="SCENARIO", help="search in this scenario of airlab")
@@ -66,11 +68,11 @@ def _advise(args: argparse.Namespace) -> int:
 def _recorded(args: argparse.Namespace) -> int:
     from ccscope.advise.path import measure
     from ccscope.advise.report import from_recording, recording_text
-    from ccscope.explain import explain, flows_of
+    from ccscope.explain import MOST_FLOWS, explain, largest
     from ccscope.recording import Recording
 
     recording = Recording.open(args.recording)
-    labels = [args.flow] if args.flow else flows_of(recording)
+    labels, left = ([args.flow], 0) if args.flow else largest(recording, MOST_FLOWS)
     if not labels:
         raise CcscopeError(f"{args.recording} holds no flow")
     values, texts, failed = [], [], []
@@ -87,6 +89,10 @@ def _recorded(args: argparse.Namespace) -> int:
     if not values:
         raise CcscopeError("; ".join(failed))
     print(json.dumps(values, indent=1) if args.json else "\n\n".join(texts))
+    if left:
+        print(
+            f"ccscope: {left} smaller flows are left out; --flow LABEL names one", file=sys.stderr
+        )
     for problem in [*recording.problems, *failed]:
         print(f"ccscope: {problem}", file=sys.stderr)
     return EXIT_OK

@@ -24,7 +24,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     sub.add_argument("recording", type=Path, metavar="RECORDING", help="recording or airlab cell")
-    sub.add_argument("--flow", metavar="LABEL", help="only this flow (default: every flow)")
+    sub.add_argument("--flow", metavar="LABEL", help="only this flow (default: the 20 largest)")
     sub.add_argument(
         "--resolution",
         type=float,
@@ -36,14 +36,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from ccscope.explain import explain, flows_of
+    from ccscope.explain import MOST_FLOWS, explain, largest
     from ccscope.explain.words import text
     from ccscope.recording import Recording
 
     if args.resolution is not None and not 0.001 <= args.resolution <= 3600:
         raise CcscopeError(f"--resolution {args.resolution:g}: 0.001 to 3600 seconds")
     recording = Recording.open(args.recording)
-    labels = [args.flow] if args.flow else flows_of(recording)
+    labels, left = ([args.flow], 0) if args.flow else largest(recording, MOST_FLOWS)
     if not labels:
         raise CcscopeError(f"{args.recording} holds no flow")
     made, failed = [], []
@@ -61,6 +61,10 @@ def _explain(args: argparse.Namespace) -> int:
     else:
         pages = [text(found, recording.flows.get(found.label, {})) for found in made]
         print("\n\n".join(pages))
+    if left:
+        print(
+            f"ccscope: {left} smaller flows are left out; --flow LABEL names one", file=sys.stderr
+        )
     for problem in [*recording.problems, *failed]:
         print(f"ccscope: {problem}", file=sys.stderr)
     return EXIT_OK

@@ -20,6 +20,7 @@ from ccscope.explain.evidence import Evidence
 from ccscope.recording import Recording
 
 MOST_PHASES = 20
+MOST_FLOWS = 20
 _SOURCES: tuple[tuple[str, Callable[[Recording, str], Evidence]], ...] = (
     ("acks", from_acks.gather),
     ("samples", from_samples.gather),
@@ -159,6 +160,20 @@ def _source(recording: Recording, label: str) -> tuple[str, Callable[[Recording,
     )
 
 
+def largest(recording: Recording, most: int) -> tuple[list[str], int]:
+    """The flows with the most rows, in the recording's order, and how many are left out."""
+    labels = flows_of(recording)
+    if len(labels) <= most:
+        return labels, 0
+    rows: dict[str, int] = {}
+    for name, _ in _SOURCES:
+        found, counts = np.unique(recording.table(name)["flow"].astype(str), return_counts=True)
+        for label, count in zip(found.tolist(), counts.tolist(), strict=True):
+            rows[label] = rows.get(label, 0) + count
+    kept = set(sorted(labels, key=lambda label: -rows.get(label, 0))[:most])
+    return [label for label in labels if label in kept], len(labels) - most
+
+
 def flows_of(recording: Recording) -> list[str]:
     """Labels of the flows that can be explained."""
     made = list(recording.flows)
@@ -167,4 +182,4 @@ def flows_of(recording: Recording) -> list[str]:
     return list(dict.fromkeys(made))
 
 
-__all__ = ["ABOUT", "CLASSES", "Explanation", "explain", "flows_of", "level"]
+__all__ = ["ABOUT", "CLASSES", "Explanation", "explain", "flows_of", "largest", "level"]
