@@ -7,12 +7,14 @@ Seen on Linux 6.12 by ``selftests/guest/test_ccscope_advise.py``:
   ends the automatic growth of the buffer, which the other two ways do not.
 * ``TCP_WINDOW_CLAMP`` limits one socket at once.  Set before the buffer has grown, the growth
   overwrites it: set it on a connection that has run, or together with SO_RCVBUF.
-* ``ip route ... window N`` is the same clamp from the start of new connections, so growth overwrites
+* ``ip route ... window N`` is the same clamp from the start of new connections, so growth
+overwrites
   it, up to what the window scale can say (65535 << scale, and scale follows from N).  It is exact
   when buffers do not grow: ``tcp_moderate_rcvbuf=0``, and tcp_rmem's second number 2 N or more.
 * ``tcp_rmem``'s last number is memory as well, of every connection of the host that does not set
   SO_RCVBUF.
-* At the sender, ``ip route ... cwnd lock N`` caps cwnd itself, but the kernel takes the lock from its
+* At the sender, ``ip route ... cwnd lock N`` caps cwnd itself, but the kernel takes the lock from
+its
   cache of metrics: from the second connection on, and not with ``tcp_no_metrics_save=1``.
 
 A window of more than 64 KiB is offered in units of 2**scale bytes; it is rounded to one here.
