@@ -221,6 +221,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     said = capsys.readouterr().out
     assert f"Advice: a receive window of {window} bytes" in said
     assert f"ip route add 10.0.0.1/32 [via GATEWAY] dev DEVICE window {window}" in said
+    assert "TCP_WINDOW_CLAMP" in said
     assert "undo: ip route del 10.0.0.1/32" in said
 
 

@@ -7,10 +7,11 @@ Seen on Linux 6.12 by ``selftests/guest/test_ccscope_advise.py``:
   ends the automatic growth of the buffer, which the other two ways do not.
 * ``TCP_WINDOW_CLAMP`` limits one socket at once.  Set before the buffer has grown, the growth
   overwrites it: set it on a connection that has run, or together with SO_RCVBUF.
-* ``ip route ... window N`` is the same clamp from the start of new connections, so growth
-overwrites
-  it, up to what the window scale can say (65535 << scale, and scale follows from N).  It is exact
-  when buffers do not grow: ``tcp_moderate_rcvbuf=0``, and tcp_rmem's second number 2 N or more.
+* ``ip route ... window N`` is the same clamp from the start of new connections, so it does not
+last:
+  the kernel computes the clamp again from the buffer when it grows, and also when packets turn out
+  to need more or less memory (``tcp_moderate_rcvbuf=0`` does not help).  What lasts is the window
+  scale that follows from N, hence a bound of 65535 << scale.
 * ``tcp_rmem``'s last number is memory as well, of every connection of the host that does not set
   SO_RCVBUF.
 * At the sender, ``ip route ... cwnd lock N`` caps cwnd itself, but the kernel takes the lock from
@@ -91,19 +92,13 @@ def settings(window_bytes: float, mss_bytes: float, sender: str, receiver: str) 
         ),
         Setting(
             "receiver",
-            f"new connections with {sender}, to the byte; buffers of all others stop growing",
+            f"new connections with {sender}; coarse: the window comes out at up to "
+            f"{65535 << scale_of(window)}",
             (
                 f"{ip} route get {sender}   # says [via GATEWAY] dev DEVICE",
-                "sysctl net.ipv4.tcp_rmem net.ipv4.tcp_moderate_rcvbuf   # note them",
-                "sysctl -w net.ipv4.tcp_moderate_rcvbuf=0",
-                f'sysctl -w net.ipv4.tcp_rmem="4096 {max(131072, 3 * window)} 6291456"',
                 f"{ip} route add {_host(sender)} [via GATEWAY] dev DEVICE window {window}",
             ),
-            (
-                f"{ip} route del {_host(sender)}",
-                'sysctl -w net.ipv4.tcp_rmem="THE THREE NUMBERS"',
-                "sysctl -w net.ipv4.tcp_moderate_rcvbuf=1",
-            ),
+            (f"{ip} route del {_host(sender)}",),
         ),
         Setting(
             "sender",
