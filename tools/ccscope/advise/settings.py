@@ -3,8 +3,9 @@
 Seen on Linux 6.12 by ``selftests/guest/test_ccscope_advise.py``:
 
 * ``SO_RCVBUF`` counts memory, not payload: the kernel doubles the value and takes what packets need
-  beside their payload out of it, so the window comes out at 1 to 1.3 times the value.  It also
-  ends the automatic growth of the buffer, which the other two ways do not.
+  beside their payload out of it, so the window comes out at 1 to 1.3 times the value; without a
+  window scale (values up to 64 KiB) at 65535 at most.  It also ends the automatic growth of the
+  buffer, which the other two ways do not.
 * ``TCP_WINDOW_CLAMP`` limits one socket at once.  Set before the buffer has grown, the growth
   overwrites it: set it on a connection that has run, or together with SO_RCVBUF.
 * ``ip route ... window N`` is the same clamp from the start of new connections, so it does not
