@@ -115,9 +115,9 @@ class Graph(PlotWidget, can_focus=False):
         self.set_xlimits(*across)
         self.set_ylimits(0.0, highest * _TOP)
 
-    def top_row(self) -> float:
-        """The value of the uppermost row inside the frame, where the marks are."""
-        return float(self.get_coordinate_from_pixel(1, 1)[1])
+    def row(self, number: int) -> float:
+        """The value of a row inside the frame, from 1 at its top, where the marks are."""
+        return float(self.get_coordinate_from_pixel(1, number)[1])
 
 
 class FlowList(ModalScreen[str | None]):
@@ -160,7 +160,7 @@ class FlowList(ModalScreen[str | None]):
         events = " ".join(f"{KINDS[k][0]}{n}" for k, n in flow.counts.items() if k in KINDS)
         return [
             "\u2022" if flow.label in self._compared else " ",
-            *(flow.label, flow.ends + (" (closed)" if flow.closed else ""), flow.cc),
+            *(flow.label, flow.ends, flow.cc),
             f"{flow.rate_bps(self._model.now_s, 5.0) / 1e6:.2f}",
             f"{flow.last().get('cwnd', float('nan')):.0f}",
             *(events, str(flow.counts["retransmits"])),
@@ -366,7 +366,6 @@ class LiveApp(App[int]):
             self._marks(graph, flow, limits)
 
     def _marks(self, graph: Graph, flow: Flow, limits: tuple[float, float]) -> None:
-        row = graph.top_row()
         first, last = limits
         for kind, (letter, _) in KINDS.items():
             times = np.array(
@@ -374,7 +373,9 @@ class LiveApp(App[int]):
             )
             if len(times):
                 style = f"bold {MARK_COLOURS[kind]}"
-                graph.scatter(times, np.full(len(times), row), marker=letter, marker_style=style)
+                # An undo follows closely what it undoes, and must not hide it.
+                level = np.full(len(times), graph.row(2 if kind == "undo" else 1))
+                graph.scatter(times, level, marker=letter, marker_style=style)
 
     def _rates(self, flow: Flow | None, limits: tuple[float, float]) -> None:
         graph = self.query_one("#rate", Graph)
@@ -397,7 +398,7 @@ class LiveApp(App[int]):
         if flow is not None and flow.retransmits:
             times = np.array([t for t in flow.retransmits if limits[0] <= t < limits[1]])
             if len(times):
-                level = np.full(len(times), graph.top_row())
+                level = np.full(len(times), graph.row(1))
                 graph.scatter(times, level, marker="\u00d7", marker_style=MARK_COLOURS["loss"])
 
     def _end(self, limits: tuple[float, float]) -> float:

@@ -108,13 +108,16 @@ class Events:
         busiest = model.busiest()
         if not self._asked and busiest:
             self._asked = [busiest[0].label]
+        # In the order of appearance, so that rows do not dance.
+        place = {label: i for i, label in enumerate(model.flows)}
+        listed = sorted(busiest[:_LISTED], key=lambda flow: place[flow.label])
         shown = [model.flows[label] for label in self._asked if label in model.flows]
         return {
             "now": round(model.now_s, 4),
             "over": model.over,
             "lost": model.lost,
             "forgotten": model.forgotten,
-            "flows": [_numbers(f, model.now_s) for f in busiest[:_LISTED]],
+            "flows": [_numbers(f, model.now_s) for f in listed],
             "shown": {flow.label: self._news(flow, model.now_s) for flow in shown},
         }
 

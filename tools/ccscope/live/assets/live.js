@@ -122,13 +122,15 @@
       ctx.globalAlpha = 0.4;
       ctx.lineWidth = devicePixelRatio;
       ctx.beginPath();
-      ctx.moveTo(x, bbox.top + (letters ? 14 * devicePixelRatio : 0));
+      ctx.moveTo(x, bbox.top + (letters ? (kind === "undo" ? 27 : 14) * devicePixelRatio : 0));
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
       ctx.globalAlpha = 1;
       // Letters that would lie over one another are drawn once.
       if (letters && x - (free.get(kind) ?? -1e9) > 9 * devicePixelRatio) {
-        ctx.fillText(state.kinds.get(kind).letter, x, bbox.top + 11 * devicePixelRatio);
+        // An undo follows closely what it undoes.
+        const row = kind === "undo" ? 24 : 11;
+        ctx.fillText(state.kinds.get(kind).letter, x, bbox.top + row * devicePixelRatio);
         free.set(kind, x);
       }
     }
@@ -331,7 +333,10 @@
     const near = u.posToVal(left + 5, "x") - at;
     const lines = [`${at.toFixed(4)} s`];
     u.series.slice(1).forEach((series, i) => {
-      const value = u.data[i + 1][idx];
+      // Of several flows, only one has a row at this very time.
+      let at = idx;
+      while (at > 0 && (u.data[i + 1][at] === null || u.data[i + 1][at] === undefined)) at -= 1;
+      const value = u.data[i + 1][at];
       if (value !== null && value !== undefined) lines.push(`${series.label} ${+value.toFixed(2)}`);
     });
     const found = state.shown.get(labels[0]).marks.filter(([t]) => Math.abs(t - at) <= near).slice(0, 4);
