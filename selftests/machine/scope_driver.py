@@ -252,7 +252,7 @@ def outage(seconds: float) -> None:
 def captured() -> dict[str, Any]:
     """A capture beside the tables, with losses, so that segments are sent again."""
     with serve(5001, "b"):
-        made = Recorder("pcap", "--pcap", "--port", "5001", "--netns", "a", "--netns", "b")
+        made = Recorder("pcap", "--pcap", "--port", "5001", "--netns", "a")
         with send(RECEIVER, 5001, netns="a", seconds=4.0) as sender:
             time.sleep(1.5)
             netem("loss 3%")
@@ -396,15 +396,14 @@ def bpf() -> dict[str, Any]:
             "bpf", "--source", "bpftrace", "--port", "5001", "--netns", "a", "--netns", "b"
         )
         if not made.over:
-            with send(RECEIVER, 5001, netns="a", seconds=4.0) as sender:
-                time.sleep(1.5)
-                netem("loss 3%")
-                time.sleep(1.0)
-                netem("loss 0%")
-                outage(1.0)
-                sender.wait(WAIT_S)
-            time.sleep(0.5)
-            facts["during"] = tracing()
+            with send(RECEIVER, 5001, netns="a", seconds=FOREVER_S, rest=0.005):
+                time.sleep(2.0)
+                netem("loss 5%")
+                time.sleep(3.0)
+                outage(2.0)
+                time.sleep(2.0)
+                facts["during"] = tracing()
+            time.sleep(1.0)
         facts["recorded"] = {**made.end(), "left": clean()}
         with send(RECEIVER, 5001, netns="a", seconds=FOREVER_S):
             made = Recorder("bpf-kill", "--source", "bpftrace", "--port", "5001")

@@ -94,7 +94,8 @@ class Assembler:
             if system not in ("tcp", "sock", "ftrace", "qdisc", "skb", PROBES):
                 rows = self._module_event(columns)
                 if len(rows["t_s"]):
-                    made[f"j_{system}_{event}"] = rows
+                    # Of system j, the event j_abe and the event abe are both j_j_abe.
+                    made[f"j_{system}_{event.removeprefix(system + '_')}"] = rows
         return made
 
     # ---- flows ----

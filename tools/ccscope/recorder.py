@@ -214,10 +214,12 @@ class Session:
         finally:
             # Whatever ended it, what was recorded is brought home; a second Ctrl-C must not tear.
             previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-            self._wind_up(trace, spool, began)
-            _stop(command)
-            _stop(capture)
-            signal.signal(signal.SIGINT, previous)
+            try:
+                self._wind_up(trace, spool, began)
+            finally:
+                _stop(command)
+                _stop(capture)
+                signal.signal(signal.SIGINT, previous)
         return EXIT_FAILED if command is not None and command.returncode else EXIT_OK
 
     def begin(self, trace: Tracer | None, spool: Sink) -> None:
@@ -342,12 +344,7 @@ class Session:
             trace.drain(spool)
             lost[self.tracer] = trace.lost()
             if lost[self.tracer]:
-                print(
-                    f"ccscope: {lost[self.tracer]} events were lost: the ring buffer of "
-                    f"{self.options.buffer_kb} KB a CPU was full; it was once not emptied for "
-                    f"{self._gap:.1f} s.  A larger --buffer or a narrower selection helps",
-                    file=sys.stderr,
-                )
+                print(f"ccscope: events were lost: {trace.why_lost()}", file=sys.stderr)
         self._poll(spool, keep=True, tick=_nothing)
         used, wall = (now - then for now, then in zip(_usage(), began, strict=True))
         overhead = {
@@ -445,6 +442,19 @@ def _stop(process: subprocess.Popen[bytes] | None) -> None:
         process.wait()
 
 
+def _entering(netns: Sequence[int]) -> list[str]:
+    """The words before a command that run it in the selected network namespace."""
+    own = Path("/proc/self/ns/net").stat().st_ino
+    if not netns or tuple(netns) == (own,):
+        return []
+    if len(netns) > 1:
+        raise CcscopeError("--pcap: tcpdump captures one network namespace; give one --netns")
+    place = sockdiag.netns_place(netns[0])
+    if place is None:
+        raise CcscopeError(f"--pcap: network namespace {netns[0]} has gone")
+    return ["nsenter", f"--net={place}"]
+
+
 @contextlib.contextmanager
 def _capture(options: Options) -> Any:  # noqa: ANN401 - a context of a process or None
     """tcpdump beside the recording; on CLOCK_REALTIME, whose offset the recording knows."""
@@ -455,7 +465,17 @@ def _capture(options: Options) -> Any:  # noqa: ANN401 - a context of a process 
         raise CcscopeError("--pcap: tcpdump is not installed: `apt-get install tcpdump`")
     options.folder.mkdir(parents=True, exist_ok=True)
     rule = " or ".join(f"port {p}" for p in options.selection.ports)
-    command = ["tcpdump", "-i", "any", "-n", "-p", "-U", "-s", str(options.snaplen)]
+    command = [
+        *_entering(options.selection.netns),
+        "tcpdump",
+        "-i",
+        "any",
+        "-n",
+        "-p",
+        "-U",
+        "-s",
+        str(options.snaplen),
+    ]
     command += ["--time-stamp-precision=nano", "-w", str(options.folder / "capture.pcap")]
     command.append(f"tcp and ({rule})" if rule else "tcp")
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:

@@ -297,6 +297,10 @@ class Recorder:
         """Events that bpftrace says it lost."""
         return self._lost
 
+    def why_lost(self) -> str:
+        """What was lost how."""
+        return f"{self._lost} by bpftrace's own count (a narrower selection helps)"
+
     def __exit__(
         self,
         kind: type[BaseException] | None,

@@ -81,13 +81,19 @@ class Poller:
     """
 
     def __init__(self, netns: int = 0) -> None:
-        try:
-            self._socket = _in_netns(netns, _netlink) if netns else _netlink()
-        except OSError as error:
-            what = f"network namespace {netns}" if netns else "netlink socket"
-            raise CcscopeError(f"sock_diag: {what}: {error.strerror}") from error
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self._netns = netns
+        self._socket = self._open()
         self._sequence = 0
+        self._dumping = False
+
+    def _open(self) -> socket.socket:
+        try:
+            made = _in_netns(self._netns, _netlink) if self._netns else _netlink()
+        except OSError as error:
+            what = f"network namespace {self._netns}" if self._netns else "netlink socket"
+            raise CcscopeError(f"sock_diag: {what}: {error.strerror}") from error
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        return made
 
     def dump(self) -> Iterator[bytes]:
         """The raw answer, IPv4 then IPv6, in pieces of whole messages.
@@ -95,6 +101,11 @@ class Poller:
         Raises:
             CcscopeError: the kernel refused.
         """
+        if self._dumping:
+            # The dump before was broken off (Ctrl-C); the kernel does one at a time for a socket.
+            self._socket.close()
+            self._socket = self._open()
+        self._dumping = True
         for family in (socket.AF_INET, socket.AF_INET6):
             self._sequence += 1
             body = struct.pack("<BBBxI", family, socket.IPPROTO_TCP, _EXT, _STATES) + bytes(48)
@@ -106,6 +117,7 @@ class Poller:
                 data = self._socket.recv(1 << 20)
                 done = _last(data)
                 yield data
+        self._dumping = False
 
     def close(self) -> None:
         """Close the netlink socket."""
@@ -122,8 +134,7 @@ def _in_netns(inode: int, make: Callable[[], socket.socket]) -> socket.socket:
     Raises:
         OSError: no such namespace, or no right to it.
     """
-    places = [*Path("/run/netns").glob("*"), *Path("/proc").glob("[0-9]*/ns/net")]
-    place = next((p for p in places if _inode(p) == inode), None)
+    place = netns_place(inode)
     if place is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     made: list[socket.socket | OSError] = []
@@ -144,6 +155,12 @@ def _in_netns(inode: int, make: Callable[[], socket.socket]) -> socket.socket:
     if isinstance(made[0], OSError):
         raise made[0]
     return made[0]
+
+
+def netns_place(inode: int) -> Path | None:
+    """A file that stands for a network namespace; None when there is none (any more)."""
+    places = [*Path("/run/netns").glob("*"), *Path("/proc").glob("[0-9]*/ns/net")]
+    return next((p for p in places if _inode(p) == inode), None)
 
 
 def _inode(place: Path) -> int:

@@ -345,13 +345,32 @@ class Recorder:
         return count
 
     def lost(self) -> int:
-        """Events the ring buffer could not keep, by the kernel's own counters."""
+        """Events the ring buffer could not keep or a probe missed, by the kernel's own counters."""
+        return self._overrun() + self._missed()
+
+    def why_lost(self) -> str:
+        """What was lost how, and what helps."""
+        made = []
+        if overrun := self._overrun():
+            made.append(
+                f"{overrun} because the ring buffer of {self.buffer_kb} KB a CPU was full "
+                "(a larger --buffer or a narrower selection helps)"
+            )
+        if missed := self._missed():
+            made.append(f"{missed} because a probe was hit while it ran")
+        return ", ".join(made)
+
+    def _overrun(self) -> int:
         total = 0
         for file in (self.instance / "per_cpu").glob("cpu*/stats"):
             for line in file.read_text().splitlines():
                 name, _, value = line.partition(":")
                 if name in ("overrun", "commit overrun", "dropped events"):
                     total += int(value)
+        return total
+
+    def _missed(self) -> int:
+        total = 0
         with contextlib.suppress(OSError):
             for line in (self.root / "kprobe_profile").read_text().splitlines():
                 name, _, missed = line.split()
