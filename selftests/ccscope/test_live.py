@@ -201,7 +201,8 @@ def _run(recording: Recording, test: Callable[[LiveApp, Pilot[int]], Awaitable[N
             app = LiveApp(feed, span_s=2.5)
             with app.pump:
                 async with app.run_test(size=(80, 24)) as pilot:
-                    while "ended" not in _text(app, "title"):
+                    # The canvases follow the lines of text by a frame.
+                    while "ended" not in _text(app, "title") or not _drawn(app):
                         await pilot.pause(0.05)
                     await test(app, pilot)
 
@@ -213,6 +214,10 @@ def _screen(app: LiveApp) -> list[str]:
         "".join(segment.text for segment in strip)
         for strip in app.screen._compositor.render_strips()
     ]
+
+
+def _drawn(app: LiveApp) -> bool:
+    return any("\u2800" < c <= "\u28ff" for c in "".join(_screen(app)))
 
 
 def _text(app: LiveApp, name: str) -> str:
@@ -228,8 +233,8 @@ def test_the_terminal_shows_curves_marks_axes_and_numbers(recording: Recording) 
         assert flow.label == app.model.busiest()[0].label
         assert f"{flow.label}  {flow.ends}" in lines[0]
         assert "replay of rec" in lines[0]
-        marks = next(line for line in lines if "L" in line and "R" in line and "┃" in line)
-        assert marks.count("L") <= flow.counts["loss"]
+        marks = next(line for line in lines if "L" in line and "┃" in line)
+        assert 1 <= marks.count("L") <= flow.counts["loss"]
         curve = "".join(lines[4:11])
         assert sum("\u2800" < c <= "\u28ff" for c in curve) > 20
         assert "\u00d7" in "".join(lines[14:20])
