@@ -34,6 +34,8 @@ def _module(label: str, notes: str = "", kernel_cc: str = "") -> Algorithm:
     return Algorithm(label, kernel_cc or label, (f"tcp_{kernel_cc or label}",), notes=notes)
 
 
+_IMTCP_EVENTS = ("imtcp/imtcp_packet", "imtcp/imtcp_stream", "imtcp/imtcp_result")
+
 _NEWRENO = Algorithm(
     "newreno",
     "reno",
@@ -70,6 +72,22 @@ BUILTIN: dict[str, Algorithm] = {
             ("tcp_j",),
             events=("j/j_abe", "j/j_loss", "j/j_repaired"),
             notes="TCP-J, built from this repository.",
+            ours=True,
+        ),
+        Algorithm(
+            "imtcp",
+            "imtcp",
+            ("imtcp",),
+            events=_IMTCP_EVENTS,
+            notes="Reno with ImTCP's inline measurement, built from this repository.",
+            ours=True,
+        ),
+        Algorithm(
+            "imtcp_bg",
+            "imtcp_bg",
+            ("imtcp",),
+            events=_IMTCP_EVENTS,
+            notes="ImTCP-bg, background transfer (reconstructed), built from this repository.",
             ours=True,
         ),
     )

@@ -24,7 +24,7 @@
 #include <linux/math64.h>
 #include <linux/types.h>
 #else
-#include "abe_user.h"
+#include "user.h"
 #endif
 
 #define ABE_Q		8
