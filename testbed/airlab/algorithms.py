@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from functools import cache
 
 from .model import AirlabError
 
@@ -90,6 +91,19 @@ BUILTIN: dict[str, Algorithm] = {
             notes="ImTCP-bg, background transfer (reconstructed), built from this repository.",
             ours=True,
         ),
+        Algorithm(
+            "symbiosis",
+            "symbiosis",
+            ("imtcp", "tcp_symbiosis"),
+            events=(
+                *_IMTCP_EVENTS,
+                "symbiosis/symbiosis_step",
+                "symbiosis/symbiosis_result",
+                "symbiosis/symbiosis_loss",
+            ),
+            notes="TCP Symbiosis on ImTCP's measurement, built from this repository.",
+            ours=True,
+        ),
     )
 }
 
@@ -107,6 +121,12 @@ def lookup(label: str, extra: dict[str, Algorithm] | None = None) -> Algorithm:
     raise AirlabError(
         f"unknown congestion control {label!r}{hint}; known labels: {', '.join(sorted(known))}"
     )
+
+
+@cache
+def module_systems() -> frozenset[str]:
+    """The trace systems of our own modules: ``j`` of ``j/j_abe``."""
+    return frozenset(e.partition("/")[0] for a in BUILTIN.values() for e in a.events)
 
 
 def variant(

@@ -25,6 +25,7 @@ from ccscope.schema import CA_STATES
 from ccscope.symbols import Symbols
 from ccscope.symbols import parse as parse_symbols
 
+from airlab.algorithms import module_systems
 from airlab.audit import Check, Raw, TraceFacts, audit, channel_drops, verdict
 from airlab.model import CellPlan, FlowPlan, StagePlan
 from airlab.results import (
@@ -209,9 +210,10 @@ def _write_tables(
     }
     _write(out / "queue.parquet", "stage", queues)
     for event, columns in trace.events.items():
-        if event.startswith("j:"):
+        system, _, name = event.partition(":")
+        if system in module_systems():
             made = _module_event(columns, plan, raw.t0_ns)
-            _write_table(out / f"j_{event[2:]}.parquet", made)
+            _write_table(out / f"{system}_{name}.parquet", made)
 
 
 def _write(path: Path, key: str, parts: Mapping[str, Columns]) -> None:
