@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Builds the user-space harness around abe.h once per test session."""
+"""Builds the user-space harnesses around the modules' arithmetic once per test session."""
 
 from __future__ import annotations
 
@@ -59,17 +59,27 @@ class Harness:
         return self._process.returncode
 
 
-@pytest.fixture(scope="session")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """The harness, compiled with warnings as errors and with sanitizers."""
+def _built(name: str, folder: Path) -> Iterator[Harness]:
     compiler = os.environ.get("CC", "gcc")
     if shutil.which(compiler) is None:
         pytest.fail(f"these tests need a C compiler; '{compiler}' was not found (CC names another)")
-    program = tmp_path_factory.mktemp("arith") / "abe_harness"
-    command = [compiler, *CFLAGS, f"-I{INCLUDE}", str(HERE / "abe_harness.c"), "-o", str(program)]
+    program = folder / name
+    command = [compiler, *CFLAGS, f"-I{INCLUDE}", str(HERE / f"{name}.c"), "-o", str(program)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if built.returncode:
         pytest.fail(f"{' '.join(command)}\n{built.stderr}")
     running = Harness(program)
     yield running
     assert running.close() == 0
+
+
+@pytest.fixture(scope="session")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """TCP-J's arithmetic, compiled with warnings as errors and with sanitizers."""
+    yield from _built("abe_harness", tmp_path_factory.mktemp("arith"))
+
+
+@pytest.fixture(scope="session")
+def imtcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """The arithmetic of ImTCP and Symbiosis, built the same way."""
+    yield from _built("imtcp_harness", tmp_path_factory.mktemp("arith"))
