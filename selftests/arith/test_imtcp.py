@@ -29,7 +29,7 @@ BITS = 1514 * 8
 NONE, EWMA, ROBUST = range(3)
 
 prop = settings(
-    max_examples=300,
+    max_examples=150,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -85,9 +85,7 @@ def test_subranges_tile_the_range(imtcp: Harness, r: tuple[int, int], k: int) ->
 
 @prop
 @given(r=ranges(), n=st.integers(4, 16))
-def test_rates_rise_to_the_top_of_the_subrange(
-    imtcp: Harness, r: tuple[int, int], n: int
-) -> None:
+def test_rates_rise_to_the_top_of_the_subrange(imtcp: Harness, r: tuple[int, int], n: int) -> None:
     sent = [imtcp.one("J", *r, n, j) for j in range(2, n + 1)]
     assert sent == sorted(sent) and sent[-1] == r[1]
     for j, rate in enumerate(sent, 2):
@@ -110,9 +108,7 @@ def test_the_initial_range(imtcp: Harness) -> None:
 
 @prop
 @given(r=ranges(), floor=rates, ceil=rates, width=rates)
-def test_limits_hold(
-    imtcp: Harness, r: tuple[int, int], floor: int, ceil: int, width: int
-) -> None:
+def test_limits_hold(imtcp: Harness, r: tuple[int, int], floor: int, ceil: int, width: int) -> None:
     low, high = imtcp.ask("L", *r, floor, ceil, width)
     top = max(ceil, floor + 1)
     assert floor <= low < high <= top
@@ -134,9 +130,7 @@ def test_widening_by_half_towards_the_change(imtcp: Harness) -> None:
 def _trend(pairs: Sequence[tuple[int, int]]) -> tuple[Fraction, Fraction, int]:
     limit = 2**34
     delays = [r - s for s, r in pairs]
-    steps = [
-        max(-limit, min(limit, b - a)) for a, b in zip(delays, delays[1:], strict=False)
-    ]
+    steps = [max(-limit, min(limit, b - a)) for a, b in zip(delays, delays[1:], strict=False)]
     up = Fraction(sum(d > 0 for d in steps), len(steps))
     total = sum(abs(d) for d in steps)
     return up, Fraction(sum(steps), total) if total else Fraction(0), sum(steps)
@@ -185,7 +179,7 @@ def _choice(trend: Sequence[int]) -> int:
 @prop
 @given(trend=st.lists(st.integers(-1, 1), min_size=2, max_size=8), falls=st.booleans())
 def test_choice(imtcp: Harness, trend: list[int], falls: bool) -> None:
-    got = imtcp.one("C", falls, *trend)
+    got = imtcp.one("C", int(falls), *trend)
     below = falls and all(t == 1 for t in trend)
     assert got == (len(trend) + 1 if below else _choice(trend))
 
@@ -202,23 +196,16 @@ def test_choice(imtcp: Harness, trend: list[int], falls: bool) -> None:
         ([1, -1, 1, -1], False, 1),
     ],
 )
-def test_end_cases_of_the_choice(
-    imtcp: Harness, trend: list[int], falls: bool, a: int
-) -> None:
-    assert imtcp.one("C", falls, *trend) == a
+def test_end_cases_of_the_choice(imtcp: Harness, trend: list[int], falls: bool, a: int) -> None:
+    assert imtcp.one("C", int(falls), *trend) == a
 
 
 def test_falling_starts_at_nine_tenths(imtcp: Harness) -> None:
     def stream(stretch: float) -> list[int]:
         return flat([(i * 100_000, int(10**7 + i * 100_000 * stretch)) for i in range(10)])
 
-    assert imtcp.one("F", 10, *stretch_ok(stream(1.10))) == 0
-    assert imtcp.one("F", 10, *stretch_ok(stream(1.13))) == 1
-
-
-def stretch_ok(values: list[int]) -> list[int]:
-    assert len(values) == 20
-    return values
+    assert imtcp.one("F", 10, *stream(1.10)) == 0
+    assert imtcp.one("F", 10, *stream(1.13)) == 1
 
 
 # Estimates

@@ -78,7 +78,39 @@ ALGORITHMS = [
             "min_interval_us": "0 1000000 1000",
             "clamp_decrease": "0 1",
         },
-    )
+    ),
+    Algorithm(
+        cc="symbiosis",
+        module="tcp_symbiosis",
+        shown="bbr:(bw:",
+        knobs={
+            "gamma_permille": "0 999 900",
+            "eps_permille": "1 10000 1950",
+            "filter": "none ewma robust",
+            "time_unit": "rtt_min sec",
+            "max_age_ms": "3600000 0",
+            "max_burst_gain": "0 1000 2",
+        },
+    ),
+    Algorithm(
+        cc="imtcp",
+        module="imtcp",
+        shown="bbr:(bw:",
+        knobs={
+            "packets": "4 16 10",
+            "head": "0 8 4",
+            "streams": "2 8 4",
+            "trend": "either both net",
+            "estimate": "fit middle balance",
+            "store": "full none need",
+            "range_min_permille": "1 1000 100",
+            "overhead_bytes": "0 256 14",
+            "capacity_kbps": "100000000 0",
+            "capacity_every": "1 65535 16",
+            "bg_gamma_permille": "1 1000 120",
+            "bg_delta_permille": "1000 10000 1300",
+        },
+    ),
 ]
 """What the tests of life and privilege are run for."""
 

@@ -36,15 +36,26 @@ def _other_seed(files: Files) -> None:
     assert files["main.tsv"].decode() != text
 
 
-@pytest.fixture(scope="module", params=[(4, False), (6, True)], ids=["ipv4", "ipv6-offload"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("j", 4, False),
+        ("j", 6, True),
+        ("imtcp", 6, True),
+        ("imtcp_bg", 4, True),
+        ("symbiosis", 4, True),
+        ("symbiosis", 6, False),
+    ],
+    ids=lambda p: f"{p[0]}-ipv{p[1]}{'-offload' if p[2] else ''}",
+)
 def hostile(lab: Lab, request: pytest.FixtureRequest) -> View:
-    ip, offload = request.param
-    return lab.cell(_scenario(ip, offload))
+    cc, ip, offload = request.param
+    return lab.cell(_scenario(ip, offload), cc=cc)
 
 
 def test_every_byte_arrives_unchanged(hostile: View) -> None:
     flow = hostile.flow()
-    assert flow["cc"] == "j"
+    assert flow["cc"] == hostile.plan.cc
     assert flow["bytes"] == SIZE
     assert flow["verified"] is True
     assert hostile.report("f1")["error"] is None

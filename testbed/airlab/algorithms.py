@@ -123,6 +123,12 @@ def lookup(label: str, extra: dict[str, Algorithm] | None = None) -> Algorithm:
     )
 
 
+def parameter_file(algorithm: Algorithm, name: str) -> str:
+    """Where a module parameter is set; ``imtcp.trend`` is one of a module that ours uses."""
+    module, dot, own = name.rpartition(".")
+    return f"/sys/module/{module if dot else algorithm.modules[-1]}/parameters/{own}"
+
+
 @cache
 def module_systems() -> frozenset[str]:
     """The trace systems of our own modules: ``j`` of ``j/j_abe``."""

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .algorithms import Algorithm
+from .algorithms import Algorithm, parameter_file
 from .model import AirlabError, Cell, CellPlan, FlowPlan, Interval, PathProbe, Scalar, StagePlan
 from .patterns import BITS, NO_LOSS, PACKETS, ChannelSpec, Gilbert, derive_seed, make_pattern
 from .scenario import FAST_BPS, MAX_UDP_BYTES, Event, Flow, GilbertModel, Scenario, event_end
@@ -201,7 +201,7 @@ class _Builder:
         sizes = [s for f in self.scenario.flows for s in (f.recv_buffer, f.send_buffer) if s]
         text = setup_script(self.topology, self.senders, max(sizes, default=0))
         lines = [
-            f"echo {value} >/sys/module/{algorithm.modules[-1]}/parameters/{name}"
+            f"echo {value} >{parameter_file(algorithm, name)}"
             for algorithm in self._algorithms()
             for name, value in algorithm.params
             if algorithm.modules

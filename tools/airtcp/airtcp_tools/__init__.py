@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-MODULES = {"j": "tcp_j"}
+MODULES = {
+    "j": "tcp_j",
+    "imtcp": "imtcp",
+    "imtcp_bg": "imtcp",
+    "symbiosis": "tcp_symbiosis",
+}
 """airtcp's algorithms and the modules they are in."""
 
 
