@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -76,7 +77,7 @@ def test_the_worked_example_of_spacing(imtcp: Harness) -> None:
 def test_subranges_tile_the_range(imtcp: Harness, r: tuple[int, int], k: int) -> None:
     tiles = [imtcp.ask("S", *r, k, i) for i in range(1, k + 1)]
     assert tiles[0][1] == r[1] and tiles[-1][0] == r[0]
-    for higher, lower in zip(tiles, tiles[1:], strict=False):
+    for higher, lower in itertools.pairwise(tiles):
         assert higher[0] == lower[1]
     for i, (low, high) in enumerate(tiles, 1):
         width = Fraction(r[1] - r[0], k)
@@ -130,7 +131,7 @@ def test_widening_by_half_towards_the_change(imtcp: Harness) -> None:
 def _trend(pairs: Sequence[tuple[int, int]]) -> tuple[Fraction, Fraction, int]:
     limit = 2**34
     delays = [r - s for s, r in pairs]
-    steps = [max(-limit, min(limit, b - a)) for a, b in zip(delays, delays[1:], strict=False)]
+    steps = [max(-limit, min(limit, b - a)) for a, b in itertools.pairwise(delays)]
     up = Fraction(sum(d > 0 for d in steps), len(steps))
     total = sum(abs(d) for d in steps)
     return up, Fraction(sum(steps), total) if total else Fraction(0), sum(steps)
@@ -215,7 +216,7 @@ def _fit(pairs: Sequence[tuple[int, int]], bits: int) -> int:
     """Step 5 in floating point."""
     points = sorted(
         (bits * 1e6 / (s1 - s0), bits * 1e6 / (r1 - r0))
-        for (s0, r0), (s1, r1) in zip(pairs, pairs[1:], strict=False)
+        for (s0, r0), (s1, r1) in itertools.pairwise(pairs)
     )
     x, y = np.array(points).T
     best, best_at = math.inf, 0.0
