@@ -380,7 +380,7 @@ static void im_release_hold(struct sock *sk, struct imtcp *im)
  */
 static bool im_take_pacing(struct sock *sk, struct imtcp *im)
 {
-	u32 status = smp_load_acquire(&sk->sk_pacing_status);
+	u32 status = READ_ONCE(sk->sk_pacing_status);
 
 	if (likely(status == SK_PACING_NEEDED))
 		return true;
@@ -649,7 +649,7 @@ static void im_send(struct sock *sk, struct imtcp *im)
 		im_void(sk, im, s, IM_WHY_SIZE);
 		return;
 	}
-	if (smp_load_acquire(&sk->sk_pacing_status) != SK_PACING_NEEDED ||
+	if (READ_ONCE(sk->sk_pacing_status) != SK_PACING_NEEDED ||
 	    index > s->sent + 1) {
 		im_void(sk, im, s, IM_WHY_BATCH);
 		return;
@@ -1269,10 +1269,13 @@ static const struct im_bounds head_bounds = { &head, 0, IM_MAX_PACKETS / 2 };
 static const struct im_bounds range_bounds = {
 	&range_min_permille, 1, IM_PERMILLE
 };
+
 static const struct im_bounds overhead_bounds = { &overhead_bytes, 0, 256 };
+
 static const struct im_bounds capacity_bounds = {
 	&capacity_kbps, 0, IM_MAX_KBPS
 };
+
 static const struct im_bounds every_bounds = { &capacity_every, 1, 65535 };
 
 /* Sockets read the knobs without a lock; a bad value is refused, not clipped. */

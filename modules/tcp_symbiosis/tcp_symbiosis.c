@@ -117,6 +117,7 @@ static const char * const filter_names[] = {
 	[AF_EWMA] = "ewma",
 	[AF_ROBUST] = "robust",
 };
+
 static const char * const unit_names[] = { "sec", "rtt_min" };
 
 static unsigned int gamma_permille __read_mostly = SY_GAMMA;

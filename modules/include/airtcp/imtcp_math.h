@@ -29,7 +29,7 @@
 #define IM_MAX_KBPS	100000000U
 #define IM_MAX_PACKETS	16
 #define IM_MAX_STREAMS	8
-#define IM_MAX_SPAN_NS	(1LL << 34)
+#define IM_MAX_SPAN_NS	17179869184LL	/* 2^34 */
 #define IM_PERMILLE	1000
 #define IM_PAIRS	16
 

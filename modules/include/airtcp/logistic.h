@@ -50,9 +50,9 @@
 
 #define LG_W_Q		32
 #define LG_PERMILLE	1000
-#define LG_MAX_SEGS	(1U << 22)
+#define LG_MAX_SEGS	4194304U	/* 2^22 */
 #define LG_MAX_KBPS	100000000U
-#define LG_MAX_TAU_US	(1U << 27)
+#define LG_MAX_TAU_US	134217728U	/* 2^27 */
 #define LG_MAX_EPS	10000
 #define LG_MAX_GAMMA	999
 /* Steps of x <= 1/2 that one call follows. */

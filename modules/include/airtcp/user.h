@@ -37,10 +37,11 @@ static inline s64 div64_s64(s64 dividend, s64 divisor)
 	return dividend / divisor;
 }
 
-/* The kernel's version for 32-bit machines takes shifts up to 32 only. */
+/* As the kernel's version for 32-bit machines: shifts up to 32 only. */
 static inline u64 mul_u64_u32_shr(u64 a, u32 mul, unsigned int shift)
 {
-	return (u64)(((unsigned __int128)a * mul) >> shift);
+	return ((a >> 32) * mul << (32 - shift)) +
+	       ((a & 0xffffffff) * mul >> shift);
 }
 
 /* Number of the highest bit set, counted from 1; 0 for 0. */
