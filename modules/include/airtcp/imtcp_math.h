@@ -539,8 +539,8 @@ static inline u32 im_half_kbps(const struct im_results *s)
 {
 	if (s->count < 2)
 		return 0;
-	return 196 * int_sqrt64(div_u64(s->m2, (s->count - 1) * s->count)) /
-	       100;
+	return div_u64(196ULL * int_sqrt64(div_u64(s->m2, (s->count - 1) *
+							  s->count)), 100);
 }
 
 /**

@@ -31,9 +31,10 @@
  * eps at most 10, gamma at most 0.999.  Whatever is larger is taken as the
  * limit; nothing wraps.
  *
- * Error.  lg_step() moves w by what (6) says, within 2e-6 of the movement plus
- * 2^-24 packets: seven terms of the series for g leave out 2e-7 of g at x = 1/2,
- * far less at the spacing of ACKs, and each product is rounded down by a unit.
+ * Error.  lg_step_q32() moves w by what (6) says, within 2e-6 of the movement
+ * plus (1 + w / S) * 2^-24 packets: seven terms of the series for g leave out
+ * 2e-7 of g at x = 1/2, far less at the spacing of ACKs, and each product is
+ * rounded down by a unit of 2^-32, which w * g / S carries on.
  * Time beyond LG_MAX_STEPS / 2 units of x is not followed: w is S by then,
  * within exp(-16) of where it came from.
  */
