@@ -13,6 +13,9 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parents[1] / "modules" / "include"
+FOLDERS = ("tcp_cherry",)
+"""Modules whose arithmetic is in a header of their own folder."""
+
 CFLAGS = [
     "-std=gnu11",
     "-O1",
@@ -64,7 +67,8 @@ def _built(name: str, folder: Path) -> Iterator[Harness]:
     if shutil.which(compiler) is None:
         pytest.fail(f"these tests need a C compiler; '{compiler}' was not found (CC names another)")
     program = folder / name
-    command = [compiler, *CFLAGS, f"-I{INCLUDE}", str(HERE / f"{name}.c"), "-o", str(program)]
+    places = [f"-I{INCLUDE}", *(f"-I{INCLUDE.parent / folder}" for folder in FOLDERS)]
+    command = [compiler, *CFLAGS, *places, str(HERE / f"{name}.c"), "-o", str(program)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if built.returncode:
         pytest.fail(f"{' '.join(command)}\n{built.stderr}")
@@ -83,3 +87,9 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 def imtcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """The arithmetic of ImTCP and Symbiosis, built the same way."""
     yield from _built("imtcp_harness", tmp_path_factory.mktemp("arith"))
+
+
+@pytest.fixture(scope="session")
+def cherry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """The harness around cherry_math.h, built the same way."""
+    yield from _built("cherry_harness", tmp_path_factory.mktemp("arith"))
