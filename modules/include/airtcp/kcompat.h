@@ -7,8 +7,11 @@
  *
  * 5.19  tcp_snd_cwnd() and tcp_snd_cwnd_set() become the only clean way to
  *       read and write cwnd (also in some older stable kernels).
+ * 6.7   TCP timestamps may be in microseconds; tcp_ns_to_ts() is told which.
  * 6.10  cong_control() gains the arguments ack and flag.
  * 6.10  __assign_str() loses its second argument.
+ * 6.12  Packets may hold memory of a device, which nobody here can read.
+ * 6.13  hrtimer_setup() begins to replace hrtimer_init().
  * 7.1   The start of a transmission with nothing in flight is told through
  *       the hook cwnd_event_tx_start.  cwnd_event still compiles and no longer
  *       sees CA_EVENT_TX_START: silent misbehaviour, hence the macros below.
@@ -19,6 +22,7 @@
 #ifndef AIRTCP_KCOMPAT_H
 #define AIRTCP_KCOMPAT_H
 
+#include <linux/hrtimer.h>
 #include <net/tcp.h>
 #include "airtcp-probes.h"
 
@@ -206,5 +210,33 @@ static inline u32 airtcp_call_tso_hook(const struct tcp_congestion_ops *ops,
 #else
 #define airtcp_assign_str(dst, src)	__assign_str(dst, src)
 #endif
+
+/* The value of TCP's timestamp option at a time of tcp_clock_ns(). */
+static inline u32 airtcp_tsval(const struct tcp_sock *tp, u64 now_ns)
+{
+#if AIRTCP_HAVE_TCP_USEC_TS
+	return tcp_ns_to_ts(tp->tcp_usec_ts, now_ns) + tp->tsoffset;
+#else
+	return tcp_ns_to_ts(now_ns) + tp->tsoffset;
+#endif
+}
+
+#if AIRTCP_HAVE_SKB_FRAGS_READABLE
+#define airtcp_skb_readable(skb)	skb_frags_readable(skb)
+#else
+#define airtcp_skb_readable(skb)	true
+#endif
+
+/* A timer on the monotonic clock whose function runs in softirq. */
+static inline void airtcp_timer_setup(struct hrtimer *timer,
+				      enum hrtimer_restart (*fn)(struct hrtimer *))
+{
+#if AIRTCP_HAVE_HRTIMER_SETUP
+	hrtimer_setup(timer, fn, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_PINNED_SOFT);
+#else
+	hrtimer_init(timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_PINNED_SOFT);
+	timer->function = fn;
+#endif
+}
 
 #endif /* AIRTCP_KCOMPAT_H */
