@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc)
 OUT ?= results
 # The tests of the modules; the second list are those whose claims hold in real time, too.
 RACE_TESTS := $(wildcard $(patsubst %,selftests/guest/test_%.py,integrity life_cycle privilege))
-MODULE_TESTS := $(wildcard selftests/guest/test_tcp_j_*.py) $(RACE_TESTS)
+MODULE_TESTS := $(wildcard selftests/guest/test_tcp_*.py) $(RACE_TESTS)
 
 .PHONY: help setup modules demo check check-quick check-views check-packaging check-machine \
 	matrix check-long check-debug check-grid figures lint ccscope-cost shell install \

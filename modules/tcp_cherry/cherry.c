@@ -76,8 +76,11 @@
  *  6. MaxRTT is the largest RTT sample of the connection.  cwnd in FAR's sigma is
  *     the halved one, and sigma at most 2 * maxcwnd.
  *  7. Less data or window than sigma + supplements: both shrink alike.  If then
- *     far_full_pct of the supplements came back, the path was not the limit, so
- *     slow start goes on from there; the paper's senders never lack either.
+ *     far_full_pct of the supplements came back, the path was not the limit.
+ *     With more data or window by now, FFS goes on for another round trip, with
+ *     maxcwnd - cwnd supplements; else slow start follows.  The paper's senders
+ *     never lack either, but a real one that opens a connection knows of no
+ *     more than 64 KB of window before the first ACK.
  *  8. A first flight that fits the kernel's initial window uses that, one tau
  *     late, and FFS waits for the first larger one: a handshake of TLS is not
  *     what FFS is for.
@@ -97,8 +100,8 @@
  *     ECN-capable.
  *
  * The path must honour the low priority.  If it does not, FFS is a paced initial
- * window of up to maxcwnd segments.  max_supplements bounds that; 0 turns
- * supplements off.
+ * window of up to maxcwnd segments.  max_supplements bounds that for each round
+ * trip; 0 turns supplements off.
  *
  * The receiver must offer 1 + sigma + maxcwnd segments of window, 4 * maxcwnd
  * is recommended (Utsumi et al. 2009); net.ipv4.tcp_rmem's middle value there
@@ -108,7 +111,7 @@
  * a phase are read when it begins:
  *
  *  maxcwnd		segments
- *  max_supplements	supplements of one phase, each counted once
+ *  max_supplements	most supplements in a round trip
  *  dscp		of supplements; LE (RFC 8622) is 1
  *  far_full_pct	difference 4, percent; 101: off
  *  cycle_max_s		difference 10, seconds; 0: no bound
@@ -186,6 +189,9 @@ static void cherry_enter(struct sock *sk, struct cherry *c,
 {
 	u8 old_phase = c->phase;
 
+	c->small &= phase == CHERRY_READY;
+	/* Half of what First-Aid Recovery sends would come back in any case. */
+	c->mask_segs = phase == CHERRY_FAR ? c->cwnd0_segs / 2 : 0;
 	if (phase == CHERRY_CA || phase == CHERRY_READY) {
 		c->phase = phase;
 		c->stage = CHERRY_QUIET;
@@ -200,10 +206,31 @@ static void cherry_enter(struct sock *sk, struct cherry *c,
 static void cherry_leave(struct sock *sk, struct cherry *c)
 {
 	cherry_tally(sk, CHERRY_N_SUPP_LOST, c->sent_segs - c->acked_segs);
-	c->sent_segs = 0;
-	c->acked_segs = 0;
 	cherry_enter(sk, c, cherry_next_phase(c->phase, CHERRY_EV_DONE, c->plus,
 					      0), 0);
+	c->sent_segs = 0;
+	c->acked_segs = 0;
+}
+
+/*
+ * Difference 7: all supplements came back, and now there is more to send or
+ * more room at the receiver.  The usual case is an active opener, who learns of
+ * a window above 64 KB only with the first ACK.
+ */
+static bool cherry_goes_on(struct sock *sk, struct cherry *c)
+{
+	const struct tcp_sock *tp = tcp_sk(sk);
+	u32 least = CHERRY_MAXCWND_MIN * tp->mss_cache;
+
+	if (!c->starved || tcp_snd_cwnd(tp) >= cherry_cap(sk) ||
+	    tp->write_seq - tp->snd_nxt < least ||
+	    (s32)(tcp_wnd_end(tp) - tp->snd_nxt) < (s32)least ||
+	    !cherry_can_supplement(sk) || !READ_ONCE(cherry_max_supplements))
+		return false;
+	cherry_tally(sk, CHERRY_N_SUPP_LOST, c->sent_segs - c->acked_segs);
+	c->first = false;
+	cherry_enter(sk, c, CHERRY_FFS, tcp_clock_ns());
+	return true;
 }
 
 /* All ACKs of supplements that will come have come: what do they say? */
@@ -212,6 +239,7 @@ static void cherry_finish(struct sock *sk, struct cherry *c)
 	u32 pct = READ_ONCE(cherry_far_full_pct), rtt_us;
 	struct cherry_sock *cs = cherry_sock(sk);
 	struct tcp_sock *tp = tcp_sk(sk);
+	enum cherry_verdict verdict;
 
 	if (c->phase == CHERRY_FAR) {
 		if (cherry_full(c->acked_segs, c->cwnd0_segs, pct))
@@ -222,26 +250,25 @@ static void cherry_finish(struct sock *sk, struct cherry *c)
 		cherry_leave(sk, c);
 		return;
 	}
-	switch (cherry_judge(c->acked_segs, c->sent_segs, c->limited, pct)) {
-	case CHERRY_LEARNT:
-		tp->snd_ssthresh = max_t(u32, tcp_snd_cwnd(tp),
-					 CHERRY_MIN_SEGS);
-		rtt_us = cherry_rtt_us(tp);
-		/* Pairs with cherry_get_info(), which holds no lock. */
-		if (rtt_us)
-			WRITE_ONCE(c->rate_Bps,
-				   div_u64((u64)tcp_snd_cwnd(tp) *
-					   tp->mss_cache * USEC_PER_SEC,
-					   rtt_us));
-		break;
-	case CHERRY_OPEN:
-		break;
-	case CHERRY_BLIND:
+	verdict = cherry_judge(c->acked_segs, c->sent_segs, c->limited, pct);
+	if (verdict == CHERRY_BLIND) {
 		cherry_tally(sk, CHERRY_N_PLAIN, 1);
 		if (c->first)
 			cherry_set_cwnd(sk, max(tcp_snd_cwnd(tp), c->iw_segs));
-		break;
+		cherry_leave(sk, c);
+		return;
 	}
+	rtt_us = cherry_rtt_us(tp);
+	/* Pairs with cherry_get_info(), which holds no lock. */
+	if (rtt_us)
+		WRITE_ONCE(c->rate_Bps,
+			   div_u64((u64)tcp_snd_cwnd(tp) * tp->mss_cache *
+				   USEC_PER_SEC, rtt_us));
+	if (verdict == CHERRY_LEARNT)
+		tp->snd_ssthresh = max_t(u32, tcp_snd_cwnd(tp),
+					 CHERRY_MIN_SEGS);
+	else if (cherry_goes_on(sk, c))
+		return;
 	cherry_leave(sk, c);
 }
 
@@ -367,7 +394,6 @@ static void cherry_first_aid(struct sock *sk, struct cherry *c)
 	if (c->cwnd0_segs < CHERRY_MAXCWND_MIN || !cherry_can_supplement(sk) ||
 	    !READ_ONCE(cherry_max_supplements))
 		return;
-	c->mask_segs = c->cwnd0_segs / 2;
 	cherry_tally(sk, CHERRY_N_FAR, 1);
 	cherry_enter(sk, c, CHERRY_FAR, tcp_clock_ns());
 }
@@ -445,7 +471,6 @@ static void cherry_timeout(struct sock *sk, struct cherry *c)
 	}
 	cherry_tally(sk, next == CHERRY_FFS ? CHERRY_N_FFS : CHERRY_N_NEW_FFS,
 		     1);
-	c->mask_segs = 0;
 	cherry_enter(sk, c, next, tcp_clock_ns());
 }
 
@@ -477,12 +502,11 @@ static void cherry_set_state(struct sock *sk, u8 new_state)
 			cherry_leave(sk, c);
 		break;
 	case TCP_CA_Recovery:
+	case TCP_CA_CWR:
 		if (cherry_finding(c) && old_state >= TCP_CA_Recovery)
 			break;
 		if (cherry_finding(c))
 			cherry_leave(sk, c);
-		fallthrough;
-	case TCP_CA_CWR:
 		cherry_reduce(sk, c, new_state, tp->prior_cwnd);
 		break;
 	default:
@@ -805,7 +829,7 @@ CHERRY_KNOB(maxcwnd, CHERRY_MAXCWND_MIN, CHERRY_MAXCWND_MAX);
 MODULE_PARM_DESC(maxcwnd, "largest cwnd, segments (default 512, range 4 to 8192)");
 CHERRY_KNOB(max_supplements, 0, CHERRY_MAX_SUPPLEMENTS_MAX);
 MODULE_PARM_DESC(max_supplements,
-		 "most supplements in one phase (default 513, range 0 to 8193; 0: none, ever)");
+		 "most supplements in a round trip (default 513, range 0 to 8193; 0: none, ever)");
 CHERRY_KNOB(dscp, 0, CHERRY_DSCP_MAX);
 MODULE_PARM_DESC(dscp, "DSCP of supplements (default 1: LE, range 0 to 63)");
 CHERRY_KNOB(far_full_pct, 1, CHERRY_FAR_FULL_PCT_MAX);

@@ -602,6 +602,7 @@ static bool cherry_supplement(struct sock *sk, struct cherry *c, u64 now)
 		    !cherry_claim(sk, c, now)) {
 			/* No more data or window; a cycle begins again. */
 			c->limited = true;
+			c->starved = true;
 			if (c->phase != CHERRY_NEW_FFS || !c->sent_segs)
 				return false;
 			c->select.limit = c->select.i;
@@ -643,6 +644,8 @@ static bool cherry_supplement(struct sock *sk, struct cherry *c, u64 now)
 			c->end_seq = seq + len;
 		}
 		c->last_ns = now;
+		/* Each timeout sets it again. */
+		tp->frto = 0;
 		cherry_step(c, seq + len);
 		return true;
 	}
@@ -681,6 +684,7 @@ static bool cherry_start(struct sock *sk, struct cherry *c, u64 now)
 		thresh = tp->snd_una;
 
 	c->limited |= plan.limited;
+	c->starved = plan.limited;
 	c->want_segs = plan.supp_segs;
 	c->skip_seq = old + plan.gap_segs * c->mss_bytes;
 	c->cursor_seq = c->skip_seq;
@@ -842,10 +846,14 @@ void cherry_begin(struct sock *sk, struct cherry *c, enum cherry_phase phase,
 	c->acked_segs = 0;
 	c->waited = 0;
 
-	/* Figure 3: one data segment and maxcwnd - 1 supplements. */
 	count = phase == CHERRY_FAR ? c->cwnd0_segs : c->maxcwnd_segs;
-	c->want_segs = phase == CHERRY_FFS ? count - 1 :
-		       phase == CHERRY_NEW_FFS ? count + 1 : count;
+	c->want_segs = count;
+	/* Figure 3: maxcwnd - 1, as cwnd = 1 is there already.  Figure 6. */
+	if (phase == CHERRY_FFS)
+		c->want_segs -= min(count, tcp_snd_cwnd(tp));
+	else if (phase == CHERRY_NEW_FFS)
+		c->want_segs++;
+	c->starved = false;
 	fits = cherry_fit_count(c->want_segs, rtt_us, CHERRY_TAU_MIN_NS);
 	fits = min(fits, READ_ONCE(cherry_max_supplements));
 	c->limited = fits < c->want_segs;

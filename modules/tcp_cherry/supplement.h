@@ -58,6 +58,7 @@ enum cherry_stage {
  * @armed: the timer owns a reference to socket, module and this state
  * @dead: released; whoever finds it so frees it
  * @limited: fewer supplements than wanted
+ * @starved: the reason was data or the receiver's window
  * @first: the Fast-Forward Start of the connection's start, not of a timeout
  * @small: the first flight was small: the kernel's initial window is in use
  * @asked: the stack asked for ssthresh and has not yet said what for
@@ -98,6 +99,7 @@ struct cherry {
 	bool	armed;
 	bool	dead;
 	bool	limited;
+	bool	starved;
 	bool	first;
 	bool	small;
 	bool	asked;

@@ -275,17 +275,9 @@ def test_judging(cherry: Harness) -> None:
 
 
 @prop
-@given(target=u32, prior=u32, flight=u32, delivered=u32, out=u32, acked=u32, progress=st.booleans())
-def test_rate_reduction(
-    cherry: Harness,
-    target: int,
-    prior: int,
-    flight: int,
-    delivered: int,
-    out: int,
-    acked: int,
-    progress: bool,
-) -> None:
+@given(case=st.tuples(u32, u32, u32, u32, u32, u32, st.booleans()))
+def test_rate_reduction(cherry: Harness, case: tuple[int, int, int, int, int, int, bool]) -> None:
+    target, prior, flight, delivered, out, acked, progress = case
     got = cherry.one("r", target, prior, flight, delivered, out, acked, int(progress))
     if flight > target:
         send = max(math.ceil(Fraction(target * delivered, max(prior, 1))) - out, 0)

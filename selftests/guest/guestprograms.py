@@ -111,6 +111,18 @@ ALGORITHMS = [
             "bg_delta_permille": "1000 10000 1300",
         },
     ),
+    Algorithm(
+        cc="cherry",
+        module="tcp_cherry",
+        shown="bbr:(bw:",
+        knobs={
+            "maxcwnd": "4 8192 512",
+            "max_supplements": "0 8193 513",
+            "dscp": "0 63 1",
+            "far_full_pct": "1 101 75",
+            "cycle_max_s": "0 3600 60",
+        },
+    ),
 ]
 """What the tests of life and privilege are run for."""
 

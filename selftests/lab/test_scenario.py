@@ -303,3 +303,33 @@ def test_labels():
     assert lookup("j").modules == ("tcp_j",)
     with pytest.raises(AirlabError, match=r"did you mean 'westwood'.*known labels"):
         lookup("westwod")
+
+
+SHADOW = (
+    BASE
+    + """
+[[events]]
+at = "1s"
+link = "air"
+outage = "1s"
+every = "3s"
+"""
+)
+
+
+def test_an_event_comes_again_and_again(tmp_path):
+    made = _load(tmp_path, SHADOW)
+    assert [e.at for e in made.events] == [1_000_000, 4_000_000, 7_000_000]
+    assert all(e.outage == 1_000_000 for e in made.events)
+    swept = made.at_point({"events.0.every": "4s"})
+    assert [e.at for e in swept.events] == [1_000_000, 5_000_000, 9_000_000]
+
+
+@pytest.mark.parametrize(
+    ("every", "outage", "complaint"),
+    [("500ms", "1s", "overlaps"), ("0", "1s", "every: a time above 0"), ("2us", "1us", "2000")],
+)
+def test_repetitions_that_cannot_be(tmp_path, every, outage, complaint):
+    text = SHADOW.replace('"3s"', f'"{every}"').replace('outage = "1s"', f'outage = "{outage}"')
+    with pytest.raises(AirlabError, match=complaint):
+        _load(tmp_path, text)

@@ -190,3 +190,29 @@ def test_a_shared_medium_is_one_class_with_a_queue_for_each_direction():
     assert "mirror dev wire trap" in "\n".join(_part(text, "tc -n wairb -batch -"))
     assert "link set dev airm up" in text
     assert "cls_bpf" in kernel_modules(t)
+
+
+@pytest.mark.parametrize(("family", "program"), [
+    (4, "5,48 0 0 15,84 0 0 252,21 0 1 4,6 0 0 4294967295,6 0 0 0"),
+    (6, "5,40 0 0 14,84 0 0 4032,21 0 1 64,6 0 0 4294967295,6 0 0 0"),
+])  # fmt: skip
+def test_prio_has_two_strict_bands(family: int, program: str) -> None:
+    raw = {**_raw(qdisc="prio", buffer="50pkt"), "ip": family}
+    lines = rate_commands(_topology(raw).stages["air", 0], family)
+    assert "htb rate 5000000bit" in lines[1]
+    assert "prio bands 2 priomap" in lines[2]
+    assert lines[3].endswith("pfifo limit 50") and lines[4].endswith("pfifo limit 2")
+    assert f'bytecode "{program}"' in lines[5]
+    assert {"sch_prio", "cls_bpf", "sch_htb"} <= set(kernel_modules(_topology(raw)))
+
+
+def test_prio_counts_packets() -> None:
+    with pytest.raises(AirlabError, match="prio counts packets"):
+        _topology(qdisc="prio", buffer="64kB")
+
+
+def test_a_host_asks_for_a_segment_size() -> None:
+    raw = _raw()
+    raw["nodes"]["b"] = {"mss": 1000}
+    text = setup_script(_topology(raw), {})
+    assert text.count("advmss 1012") == 2, "the route back, and the one of the subnet"

@@ -37,6 +37,12 @@ def _module(label: str, notes: str = "", kernel_cc: str = "") -> Algorithm:
 
 _IMTCP_EVENTS = ("imtcp/imtcp_packet", "imtcp/imtcp_stream", "imtcp/imtcp_result")
 
+
+def _cherry(label: str, notes: str) -> Algorithm:
+    events = tuple(f"cherry/cherry_{name}" for name in ("phase", "plan", "supp", "acks", "loss"))
+    return Algorithm(label, label, ("tcp_cherry",), events=events, notes=notes, ours=True)
+
+
 _NEWRENO = Algorithm(
     "newreno",
     "reno",
@@ -103,6 +109,14 @@ BUILTIN: dict[str, Algorithm] = {
             ),
             notes="TCP Symbiosis on ImTCP's measurement, built from this repository.",
             ours=True,
+        ),
+        _cherry(
+            "cherry",
+            "TCP-Cherry, built from this repository; First-Aid Recovery is a reconstruction.",
+        ),
+        _cherry(
+            "cherry_plus",
+            "TCP-Cherry+, built from this repository; First-Aid Recovery is a reconstruction.",
         ),
     )
 }

@@ -38,6 +38,9 @@ SCHEMA_PATH = Path(__file__).resolve().parent.parent / "schema" / "scenario.sche
 MAX_UDP_BYTES = {4: 1472, 6: 1452}
 """UDP payload that fills a frame of 1514 bytes, by IP version."""
 
+MAX_EVENTS = 2000
+"""As many as a scenario may have, repetitions included."""
+
 FAST_BPS = 100 * 10**6
 """A tenth of what the virtual CPU can forward (about 1.4 Gbit/s without offloads)."""
 
@@ -70,7 +73,7 @@ else:
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]{0,11}$")]
 SysctlName = Annotated[str, Field(pattern=r"^net\.[A-Za-z0-9_.-]+$")]
 DirectionName = Literal["both", "forward", "reverse"]
-Qdisc = Literal["droptail", "codel", "fq_codel", "red", "fq"]
+Qdisc = Literal["droptail", "codel", "fq_codel", "red", "fq", "prio"]
 QueuePlace = Literal["wire", "host", "shared"]
 CaseName = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9.-]*$")]
 
@@ -90,6 +93,9 @@ class Node(Strict):
     )
     delayed_ack: bool = Field(
         True, description="false: the quickack attribute on this node's routes"
+    )
+    mss: Annotated[int, Field(ge=500, le=1448)] | None = Field(
+        None, description="largest TCP payload this host asks its peers for, bytes"
     )
     qdisc: Literal["noqueue", "fq", "fq_codel"] = Field(
         "noqueue", description="root qdisc of a host's own devices"
@@ -118,7 +124,11 @@ class Side(Strict):
     rate: Rate | None = Field(None, description="bits per second of layer 2; none: unlimited")
     delay: Time | None = Field(None, description="one-way propagation delay, 0 to 60s")
     buffer: Buffer | None = Field(None, description="room of the queue: 30pkt, 64kB, 1.5BDP")
-    qdisc: Qdisc | None = Field(None, description="droptail (default) or an AQM")
+    qdisc: Qdisc | None = Field(
+        None,
+        description="droptail (default), an AQM, or prio: strict priority of all else over packets "
+        "with DSCP LE, for which there is room for two",
+    )
     frame_time: Time | None = Field(
         None,
         description="queue host or shared: time that each frame costs besides its bits (a radio's "
@@ -171,6 +181,9 @@ class Event(Strict):
 
     at: Time
     link: Name
+    every: Time | None = Field(
+        None, description="again and again, this long after it began, as often as time allows"
+    )
     direction: DirectionName = "both"
     outage: Time | None = Field(None, description="how long nothing passes")
     mode: Literal["drop", "hold"] = Field(
@@ -394,6 +407,7 @@ def load_scenario(path: Path | str, overrides: dict[str, str] | None = None) -> 
 def parse_scenario(raw: dict[str, Any], source: str) -> Scenario:
     """Check tables and return the scenario; ``source`` names them in messages."""
     scenario = validate(Scenario, _with_case(raw, source), source)
+    scenario = scenario.model_copy(update={"events": _unrolled(scenario)})
     scenario._raw = copy.deepcopy(raw)
     scenario._source = source
     faults = list(dict.fromkeys(_faults(scenario)))
@@ -431,6 +445,23 @@ def _refuse_cased(raw: dict[str, Any], key: str, source: str) -> None:
             f"{source}: --set {key}: the case {', '.join(names)} sets it; choose others by --set "
             "case=NAME, or change the file"
         )
+
+
+def _unrolled(scenario: Scenario) -> list[Event]:
+    """The events with those that have ``every`` written out."""
+    made: list[Event] = []
+    for event in scenario.events:
+        made.append(event)
+        step = event.every or 0
+        length = event_end(event) - event.at
+        # One that would overlap itself is left for the check that says so.
+        while step > 0 and made[-1].at + step + length <= scenario.duration:
+            made.append(made[-1].model_copy(update={"at": made[-1].at + step}))
+            if len(made) > MAX_EVENTS:
+                raise AirlabError(
+                    f"{scenario.source}: events: more than {MAX_EVENTS}; make every longer"
+                )
+    return made
 
 
 def _override(raw: dict[str, Any], key: str, text: str, source: str) -> None:
@@ -766,6 +797,8 @@ def _event_faults(s: Scenario) -> Iterator[str]:
         if len(what) != 1:
             yield f"{key}: give exactly one of outage, rate, delay, handoff"
             continue
+        if event.every == 0:
+            yield f"{key}.every: a time above 0; leave it out for an event that happens once"
         if event.link not in s.links:
             yield f"{key}.link: no link {event.link!r}{_near(event.link, s.links)}"
             continue

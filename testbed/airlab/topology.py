@@ -22,6 +22,8 @@ A shared medium is one ``htb`` class on the first node's device, with a class fo
 below it: what is idle is lent to the other.  Frames of the second node come into the first one's
 namespace by a second device, pass the medium like its own, and are sent back from the wire, which
 knows them by their address (``_shared_tc``).
+* ``prio``: the same with two strict bands.  Packets with DSCP LE go into the low one, which has
+  room for :data:`LOW_BAND_PKTS`, all others into a drop-tail queue of the buffer's size.
 """
 
 from __future__ import annotations
@@ -40,6 +42,12 @@ DELAY_LIMIT_PKTS = 1_000_000
 """netem's limit on the delay stage: room for rate times delay of any link, never a loss."""
 
 DEFAULT_BUFFER = Buffer("pkt", 100)
+LOW_BAND_PKTS = 2
+"""Room of ``prio``'s low band: whatever cannot be sent at once is dropped soon."""
+
+LOW_DSCP = 1
+"""LE, "lower effort" (RFC 8622): what ``prio`` puts into its low band."""
+
 MAX_AUTOTUNE_BYTES = 6 * 2**20
 BORROWED_BPS = 1000
 """Own rate of a direction on a shared medium: next to nothing, so that htb has each frame wait for
@@ -418,7 +426,36 @@ def _aqm_words(stage: Stage) -> str:
     )
 
 
-def rate_commands(stage: Stage) -> list[str]:
+def _low_priority_match(family: int) -> str:
+    """Classic BPF at the Ethernet header that matches :data:`LOW_DSCP`, as ``tc`` reads it."""
+    # IPv4: the second byte, less its two bits of ECN.  IPv6: DSCP lies across the first two bytes.
+    load, mask, want = (48, 0xFC, LOW_DSCP << 2) if family == 4 else (40, 0x0FC0, LOW_DSCP << 6)
+    at = 15 if family == 4 else 14
+    code = [
+        (load, 0, 0, at),
+        (84, 0, 0, mask),
+        (21, 0, 1, want),
+        (6, 0, 0, 2**32 - 1),
+        (6, 0, 0, 0),
+    ]
+    return ",".join([str(len(code)), *(" ".join(map(str, one)) for one in code)])
+
+
+def _prio_commands(stage: Stage, family: int) -> list[str]:
+    """Two strict bands below the rate stage's class."""
+    dev, leaf = stage.rate_dev, stage.leaf_handle
+    first = " ".join(["0"] * 16)
+    return [
+        f"qdisc add dev {dev} parent {stage.rate_handle}1 handle {leaf} prio bands 2 "
+        f"priomap {first}",
+        f"qdisc add dev {dev} parent {leaf}1 pfifo limit {stage.buffer_pkts or 100}",
+        f"qdisc add dev {dev} parent {leaf}2 pfifo limit {LOW_BAND_PKTS}",
+        f"filter add dev {dev} parent {leaf} protocol all prio 1 bpf bytecode "
+        f'"{_low_priority_match(family)}" classid {leaf}2',
+    ]
+
+
+def rate_commands(stage: Stage, family: int = 4) -> list[str]:
     """``tc`` lines (without ``tc``) that make the rate stage."""
     dev, root, leaf = stage.rate_dev, stage.rate_handle, stage.leaf_handle
     if stage.kind == "none":
@@ -426,11 +463,13 @@ def rate_commands(stage: Stage) -> list[str]:
     if stage.queue == "shared":
         return _shared_commands(stage)
     if stage.kind == "htb":
-        return [
+        lines = [
             f"qdisc add dev {dev} root handle {root} htb default 1",
             f"class add dev {dev} parent {root} classid {root}1 {rate_words(stage)}",
-            f"qdisc add dev {dev} parent {root}1 handle {leaf} {_aqm_words(stage)}",
         ]
+        if stage.qdisc == "prio":
+            return lines + _prio_commands(stage, family)
+        return [*lines, f"qdisc add dev {dev} parent {root}1 handle {leaf} {_aqm_words(stage)}"]
     lines = [f"qdisc add dev {dev} root handle {root} {rate_words(stage)}"]
     if stage.kind == "tbf" and stage.hold:
         lines.append(
@@ -519,7 +558,7 @@ def _wire_tc(topology: Topology, link: str, side: int) -> list[str]:
         lines = _redirect("host", "wire", False) + _redirect("wire", "host", False)
     else:
         lines = _redirect("host", "wire", token) + _redirect("wire", "host", False)
-        lines += rate_commands(out)
+        lines += rate_commands(out, scenario.ip)
     if needs_delay(back, scenario):
         lines.append(f"qdisc add dev host root handle {back.delay_handle} {delay_words(back)}")
     return lines
@@ -632,7 +671,11 @@ def route_commands(topology: Topology, node: str) -> list[str]:
     """ip lines for one node: addresses, links up, permanent neighbours, routes to all subnets."""
     scenario = topology.scenario
     mask, dad = (24, "") if scenario.ip == 4 else (64, " nodad")
-    quick = "" if scenario.nodes[node].delayed_ack else " quickack 1"
+    spec = scenario.nodes[node]
+    quick = "" if spec.delayed_ack else " quickack 1"
+    if spec.mss is not None:
+        # What the option announces counts the timestamp's 12 bytes, too.
+        quick += f" advmss {spec.mss + 12}"
     lines = ["link set dev lo up"]
     mine = [(name, link) for name, link in scenario.links.items() if node in link.between]
     for name, link in mine:
@@ -754,6 +797,7 @@ _AQM_MODULES = {
     "fq_codel": (),  # built into Debian's kernels, whose default it is
     "red": ("sch_red",),
     "fq": ("sch_fq",),
+    "prio": ("sch_prio", "cls_bpf"),
 }
 
 

@@ -9,6 +9,8 @@ MODULES = {
     "imtcp": "imtcp",
     "imtcp_bg": "imtcp",
     "symbiosis": "tcp_symbiosis",
+    "cherry": "tcp_cherry",
+    "cherry_plus": "tcp_cherry",
 }
 """airtcp's algorithms and the modules they are in."""
 
