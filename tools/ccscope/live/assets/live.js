@@ -297,22 +297,7 @@
       for (let i = 1; i < parts.length; i += 2) made.push(`   ${parts[i]} `, element("b", parts[i + 1]));
       $("flow").replaceChildren(...made);
     }
-    const rows = state.flows.map((f) => {
-      const row = element("tr");
-      row.dataset.flow = f.label;
-      row.tabIndex = 0;
-      row.setAttribute("aria-selected", String(labels.includes(f.label)));
-      const events = [...state.kinds].filter(([kind]) => f.counts[kind])
-        .map(([kind, { letter }]) => `${letter}\u2009${f.counts[kind]}`).join("  ");
-      for (const text of [f.label, f.ends, f.cc, f.state]) row.append(element("td", text));
-      for (const text of [(f.bps / 1e6).toFixed(2), plain(f.cwnd, 0), plain(f.srtt_ms, 1)]) row.append(element("td", text, "num"));
-      row.append(element("td", events), element("td", f.counts.retransmits || 0, "num"));
-      return row;
-    });
-    const focused = document.activeElement && document.activeElement.dataset.flow;
-    const body = $("flows").tBodies[0];
-    body.replaceChildren(...rows);
-    if (focused) rows.find((row) => row.dataset.flow === focused)?.focus({ preventScroll: true });
+    table(labels);
     const shown = labels.length ? state.shown.get(labels[0]).marks : [];
     const [first, last] = limits();
     const recent = shown.filter(([t]) => t >= first && t <= last).slice(-50).reverse();
@@ -321,6 +306,32 @@
       item.append(element("b", `${state.kinds.get(kind).letter} `, `k-${kind}`), `${t.toFixed(3)} s  ${text}`);
       return item;
     }));
+  }
+
+  // Rows stay the same elements, so that a click that takes a while still hits its row.
+  function table(labels) {
+    const body = $("flows").tBodies[0];
+    const known = new Map([...body.rows].map((row) => [row.dataset.flow, row]));
+    state.flows.forEach((f, place) => {
+      let row = known.get(f.label);
+      known.delete(f.label);
+      if (!row) {
+        row = element("tr");
+        row.dataset.flow = f.label;
+        row.tabIndex = 0;
+        for (const kind of ["", "", "", "", "num", "num", "num", "", "num"]) row.append(element("td", "", kind));
+      }
+      if (body.rows[place] !== row) body.insertBefore(row, body.rows[place] || null);
+      row.setAttribute("aria-selected", String(labels.includes(f.label)));
+      const events = [...state.kinds].filter(([kind]) => f.counts[kind])
+        .map(([kind, { letter }]) => `${letter}\u2009${f.counts[kind]}`).join("  ");
+      const texts = [f.label, f.ends, f.cc, f.state, (f.bps / 1e6).toFixed(2), plain(f.cwnd, 0),
+                     plain(f.srtt_ms, 1), events, String(f.counts.retransmits || 0)];
+      texts.forEach((text, i) => {
+        if (row.cells[i].textContent !== text) row.cells[i].textContent = text;
+      });
+    });
+    for (const row of known.values()) row.remove();
   }
 
   function tip(u) {
