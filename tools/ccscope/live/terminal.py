@@ -409,7 +409,8 @@ class LiveApp(App[int]):
         self.query_one("#legend", Static).update(self._legend())
         values, event = "waiting for a flow", ""
         if flow is not None:
-            values, event = _values(flow, self._now_s), self._event(flow)
+            gap = "   " if self.size.width >= 100 else " "
+            values, event = _values(flow, self._now_s, gap), self._event(flow)
         self.query_one("#values", Static).update(values)
         self.query_one("#event", Static).update(event)
 
@@ -475,7 +476,7 @@ def _steps(times: Array, values: Array) -> tuple[Array, Array]:
     return np.repeat(times, 2)[1:], np.repeat(values, 2)[:-1]
 
 
-def _values(flow: Flow, now_s: float) -> str:
+def _values(flow: Flow, now_s: float, gap: str) -> str:
     last = flow.last()
     if not last:
         return f"{flow.state}"
@@ -489,13 +490,12 @@ def _values(flow: Flow, now_s: float) -> str:
         "ssthresh": number("ssthresh", ".0f", "none"),
         "in flight": number("inflight", ".0f"),
     }
-    text = "  ".join(f"{name} [b]{value}[/b]" for name, value in bold.items())
-    rate = flow.rate_bps(now_s) / 1e6
-    state = "closed" if flow.closed else flow.state
-    return (
-        f"{text}  srtt [b]{number('srtt_ms', '.1f')}[/b] ms  [b]{rate:.2f}[/b] Mbit/s  "
-        f"[b]{state}[/b]  again [b]{flow.counts['retransmits']}[/b]"
-    )
+    made = [f"{name} [b]{value}[/b]" for name, value in bold.items()]
+    made.append(f"srtt [b]{number('srtt_ms', '.1f')}[/b] ms")
+    made.append(f"[b]{flow.rate_bps(now_s) / 1e6:.2f}[/b] Mbit/s")
+    made.append(f"[b]{'closed' if flow.closed else flow.state}[/b]")
+    made.append(f"again [b]{flow.counts['retransmits']}[/b]")
+    return gap.join(made)
 
 
 def run(feed: Feed, *, span_s: float) -> int:
