@@ -237,3 +237,38 @@ def test_a_recording_without_rows_is_told(
         writer.finish({"duration_s": 1.0, "flows": {"f1": flow}, "sources": [], "problems": []})
     assert main(["explain", str(tmp_path / "r")]) == 2
     assert "neither ACKs, polls nor packets" in capsys.readouterr().err
+
+
+POLL = """{t}
+ESTAB 0 7738 10.1.0.1:56336 10.1.0.2:5001 skmem:(r0,rb131072,t0,tb{tb},f0,w{w},o0,bl0,d0) reno \
+wscale:7,7 rto:244 rtt:40.287/20.143 mss:1448 cwnd:14 bytes_sent:{b} bytes_acked:{b} \
+pacing_rate 5750736bps delivery_rate 1516328bps delivered:1 {app} busy:{busy}ms {limits} \
+unacked:5 notsent:{notsent} minrtt:40.287 snd_wnd:65160
+"""
+POLLS = {
+    # What the kernel said of flows whose limit was forced; less than a segment is Nagle's rest.
+    "application": {"tb": 87040, "w": 9000, "app": "app_limited", "notsent": 1055, "limits": ""},
+    "send buffer": {"tb": 16384, "w": 12800, "app": "app_limited", "notsent": 0, "limits": ""},
+    "receiver window": {"tb": 87040, "w": 87000, "app": "", "notsent": 60000, "limits": "rwnd"},
+    "cwnd": {"tb": 87040, "w": 87000, "app": "", "notsent": 60000, "limits": ""},
+}
+
+
+@pytest.mark.parametrize("limit", POLLS)
+def test_polls_name_the_limit(tmp_path: Path, limit: str) -> None:
+    values = dict(POLLS[limit])
+    kind = values.pop("limits")
+    log = "".join(
+        POLL.format(
+            t=1_700_000_000 + i,
+            b=1000 + 100_000 * i,
+            busy=1000 * i + 100,
+            limits=f"rwnd_limited:{1000 * i + 100}ms(99%)" if kind else "",
+            **values,
+        )
+        for i in range(8)
+    )
+    (tmp_path / "ss.log").write_text(log)
+    assert main(["import", str(tmp_path / "ss.log"), "-o", str(tmp_path / "r")]) == 0
+    found = explain(Recording.open(tmp_path / "r"), "f1")
+    assert found.limits()[limit] >= 0.95 * found.duration_s, found.limits()

@@ -196,18 +196,20 @@ def _rest(rows: Columns, i: int, former: float, mss: float, held: int) -> str:
         if now["cwnd_segs"] < former:
             return AFTER_LOSS
         return SLOW_START if now["cwnd_segs"] < now["ssthresh_segs"] else CWND
-    return _held_back(now, held)
+    # Less than a segment waits for the program (Nagle), not for a window.
+    waiting = now["notsent_bytes"] >= mss and now["app_limited"] != 1
+    return _held_back(now, held, waiting=waiting)
 
 
-def _held_back(now: dict[str, float], held: int) -> str:
+def _held_back(now: dict[str, float], held: int, *, waiting: bool) -> str:
     """Both windows had room at the poll."""
-    if now["notsent_bytes"] > 0:
+    if waiting:
         paced = now["delivery_rate_Bps"] / max(now["pacing_rate_Bps"], 1.0)
         # If not paced, the poll came between an ACK and what it lets out.
         return PACING if _PACED[0] <= paced <= _PACED[1] else CWND
     if held == CODE[SNDBUF]:
         return SNDBUF
-    told = now["app_limited"] == 1 or now["notsent_bytes"] == 0
+    told = now["app_limited"] == 1 or not np.isnan(now["notsent_bytes"])
     return APPLICATION if told else SENDER
 
 
