@@ -101,7 +101,8 @@ static inline enum cherry_phase cherry_next_phase(enum cherry_phase now,
  * cherry_sigma_segs() - figures 2 and 7: (New)Calculate_Skip_Window()
  * @phase: the phase to come
  * @maxcwnd_segs: maxcwnd
- * @cwnd_segs: cwnd, after it was halved (reconstructed: the paper does not say)
+ * @cwnd_segs: cwnd of First-Aid Recovery; the caller says which, as the paper
+ *	does not
  * @max_rtt_us: MaxRTT, the largest RTT seen
  * @rtt_us: RTT; 0 is taken as 1
  *

@@ -548,8 +548,10 @@ static int cherry_send(struct sock *sk, struct sk_buff *from, u32 seq, u32 len,
 
 static u32 cherry_wanted_sigma(const struct sock *sk, const struct cherry *c)
 {
-	return cherry_sigma_segs(c->phase, c->maxcwnd_segs,
-				 cherry_sock(sk)->window_segs, c->max_rtt_us,
+	/* Difference 6: what First-Aid Recovery sends while it waits for ACKs. */
+	u32 cwnd = c->cwnd0_segs + (c->cwnd0_segs + 1) / 2;
+
+	return cherry_sigma_segs(c->phase, c->maxcwnd_segs, cwnd, c->max_rtt_us,
 				 cherry_rtt_us(tcp_sk(sk)));
 }
 

@@ -273,8 +273,11 @@ def test_first_aid_recovery_brings_cwnd_back(repaired: View) -> None:
     assert len(supps) == cwnd0
     end = next(r for r in rows(repaired, "phase") if r["old_phase"] == FAR)
     assert end["sent_segs"] == end["acked_segs"] == cwnd0
-    acks = [r for r in rows(repaired, "acks") if r["phase"] == FAR]
-    assert acks[-1]["cwnd_segs"] == cwnd0
+    assert end["ssthresh_segs"] == cwnd0
+    plan = next(r for r in rows(repaired, "plan") if r["phase"] == FAR)
+    assert plan["sigma_segs"] >= (3 * cwnd0 + 1) // 2
+    twice = [repaired.counter("b", f"TcpExt.TCPDSACK{n}Sent") for n in ("Old", "Ofo")]
+    assert sum(twice) == 0, "data overtook supplements"
     assert repaired.flow()["verified"] is True
 
 

@@ -685,7 +685,9 @@ def route_commands(topology: Topology, node: str) -> list[str]:
         lines.append(f"link set dev {name} up")
         lines.append(f"neigh add {other.addr} lladdr {other.mac} dev {name} nud permanent")
         if quick:
-            lines.append(f"route change {_subnet(end.addr, mask)} dev {name} src {end.addr}{quick}")
+            # The kernel's own route of an IPv6 subnet is told from others by its metric.
+            place = f"{_subnet(end.addr, mask)} dev {name}{'' if mask == 24 else ' metric 256'}"
+            lines.append(f"route change {place} src {end.addr}{quick}")
     for name, link in scenario.links.items():
         if node in link.between:
             continue
