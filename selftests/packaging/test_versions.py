@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def value(conf: str, name: str) -> str:
 def test_every_part_says_the_same_version() -> None:
     built = modules.build(kernels.find(None))
     pyproject = tomllib.loads((REPO / "pyproject.toml").read_text())
+    ccscope = tomllib.loads((REPO / "tools" / "pyproject.toml").read_text())
     citation = re.search(r"^version: (\S+)$", (REPO / "CITATION.cff").read_text(), re.M)
     changelog = re.match(r"airtcp \((\S+)\) ", (REPO / "debian" / "changelog").read_text())
     versions = {
@@ -46,6 +48,8 @@ def test_every_part_says_the_same_version() -> None:
         "debian/changelog": changelog and changelog.group(1),
         "airtcp --version": said(REPO / "tools" / "airtcp" / "airtcp", "--version").split()[1],
         "pyproject.toml": pyproject["project"]["version"],
+        "tools/pyproject.toml": ccscope["project"]["version"],
+        "ccscope --version": said(sys.executable, "-m", "ccscope", "--version").split()[1],
         "CITATION.cff": citation and citation.group(1),
         **{
             f"modinfo {name}": said("/sbin/modinfo", "-F", "version", built / f"{name}.ko").strip()
