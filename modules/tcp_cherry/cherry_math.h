@@ -24,7 +24,7 @@
 #include <linux/math64.h>
 #include <linux/types.h>
 #else
-#include <airtcp/abe_user.h>
+#include <airtcp/user.h>
 #endif
 
 #define CHERRY_MAXCWND_MIN	4

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pytest
 from airlab import paths
 from airlab.labroot import copy_tree_into, ensure_root, tree_digest
 
@@ -125,6 +126,12 @@ ALGORITHMS = [
     ),
 ]
 """What the tests of life and privilege are run for."""
+
+LIFE_PARAMS = [
+    ALGORITHMS[0],
+    *(pytest.param(alg, marks=pytest.mark.long) for alg in ALGORITHMS[1:]),
+]
+"""The same for fixtures: make check runs them for the first, make check-long for all."""
 
 BAD_VALUES = "x -1 4294967296 1e3"
 """Values that no parameter of a module takes."""

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 from guestlab import Lab, ScriptView
-from guestprograms import ALGORITHMS, BAD_VALUES, INSTALL, TWO_HOSTS, Algorithm, programs
+from guestprograms import BAD_VALUES, INSTALL, LIFE_PARAMS, TWO_HOSTS, Algorithm, programs
 
 pytestmark = pytest.mark.guest
 
@@ -17,7 +17,7 @@ DEFAULT = "/proc/sys/net/ipv4/tcp_congestion_control"
 ALLOWED = "/proc/sys/net/ipv4/tcp_allowed_congestion_control"
 
 
-@pytest.fixture(scope="module", params=ALGORITHMS, ids=lambda alg: alg.cc)
+@pytest.fixture(scope="module", params=LIFE_PARAMS, ids=lambda alg: alg.cc)
 def alg(request: pytest.FixtureRequest) -> Algorithm:
     found: Algorithm = request.param
     return found

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from guestlab import Lab
-from guestprograms import ALGORITHMS, INSTALL, Algorithm, programs
+from guestprograms import ALGORITHMS, INSTALL, LIFE_PARAMS, Algorithm, programs
 
 pytestmark = pytest.mark.guest
 
@@ -237,7 +237,7 @@ def _until_stuck(steps: list[tuple[int, str]], alg: Algorithm) -> str:
     return script + "exit 0\n"
 
 
-@pytest.fixture(scope="module", params=ALGORITHMS, ids=lambda alg: alg.cc)
+@pytest.fixture(scope="module", params=LIFE_PARAMS, ids=lambda alg: alg.cc)
 def alg(request: pytest.FixtureRequest) -> Algorithm:
     found: Algorithm = request.param
     return found
