@@ -7,6 +7,8 @@ import gzip
 import itertools
 import json
 import shutil
+import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,10 +18,12 @@ import pytest
 from ccscope.cli import main
 from ccscope.decode import finish
 from ccscope.errors import CcscopeError
+from ccscope.flows import Selection
 from ccscope.imports import import_file
-from ccscope.live.feeds import FollowFeed, Frame, ReplayFeed
+from ccscope.live.feeds import FollowFeed, Frame, HostFeed, ReplayFeed
 from ccscope.live.model import POINTS, Flow, Model, Points, outline
 from ccscope.live.terminal import LiveApp, View
+from ccscope.recorder import Options
 from ccscope.recording import Recording
 from ccscope.spool import NOTE, SpoolReader, SpoolWriter
 from textual.pilot import Pilot
@@ -335,3 +339,40 @@ def test_rates_are_steps_between_acks() -> None:
     rows[0], rows[5] = [1.0, 2.0, 3.0], [0.0, 1000.0, 3000.0]
     flow.points.add(rows, 100)
     assert flow.rates(np.array([0.0, 1.5, 2.5, 3.5])).tolist() == [0.0, 8000.0, 16000.0]
+
+
+def test_this_host_is_seen_as_it_happens() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+        server.accept()[0] as other,
+    ):
+        port = server.getsockname()[1]
+        options = Options(
+            folder=Path(),
+            selection=Selection(ports=(port,)),
+            source="sockdiag",
+            per="sample",
+            interval_s=0.05,
+        )
+        model = Model()
+        with HostFeed(options) as feed:
+            assert feed.source == "sockdiag (asked for)"
+            assert "single ACKs" in feed.cannot[0]
+            end = time.monotonic() + 30
+            while time.monotonic() < end and min(_counts(model), default=0) < 10:
+                client.sendall(bytes(10_000))
+                other.recv(1 << 16)
+                time.sleep(0.02)
+                model.add(feed.take())
+        assert len(model.flows) == 2
+        busiest = model.busiest()[0]
+        assert busiest.info["sport"] == client.getsockname()[1]
+        assert busiest.last()["cwnd"] >= 1
+        assert (np.diff(busiest.points.column("t")) > 0).all()
+        assert busiest.points.column("acked")[-1] > busiest.points.column("acked")[0]
+    assert all(t.name not in ("recorder", "pump") for t in threading.enumerate())
+
+
+def _counts(model: Model) -> list[int]:
+    return [flow.points.count for flow in model.flows.values()]
