@@ -8,6 +8,7 @@ modules in an emulated machine).
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,15 @@ def purged(disk: Path, upgraded: Boot) -> Boot:
 def test_lintian_finds_nothing_but_the_address_that_we_have_not(built: tuple[Path, str]) -> None:
     said = [line for line in built[1].splitlines() if line[:2] in {"E:", "W:"}]
     assert [line for line in said if "bogus-mail-host" not in line] == []
+
+
+def test_packaging_leaves_the_interpreters_options_in_place(built: tuple[Path, str]) -> None:
+    """dh_python3 drops them when it may: then the command leaves byte code behind when purged."""
+    for deb in built[0].glob("airtcp-tools_*.deb"):
+        tar = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], capture_output=True, check=True)
+        words = ["tar", "-xO", "./usr/sbin/airtcp"]
+        script = subprocess.run(words, input=tar.stdout, capture_output=True, check=True).stdout
+        assert script.splitlines()[0] == b"#!/usr/bin/python3 -IB"
 
 
 def test_without_the_module_everything_says_so_and_nothing_else_happens(prepared: Boot) -> None:

@@ -52,8 +52,11 @@ def _module(algorithm: str, module: str) -> dict[str, Any]:
         "loaded": loaded.is_dir(),
         "loaded_version": read(loaded / "version"),
         "installed_version": _modinfo(module, "version"),
-        # Versions may be equal where the code is not.
-        "loaded_is_installed": read(loaded / "srcversion") == _modinfo(module, "srcversion"),
+        # Versions may be equal where the code is not, and the code where versions are not: the
+        # version is no part of the sources that srcversion is the sum of.
+        "loaded_is_installed": all(
+            read(loaded / name) == _modinfo(module, name) for name in ("version", "srcversion")
+        ),
         "file": _modinfo(module, "filename"),
         "signer": _modinfo(module, "signer"),
     }
