@@ -513,7 +513,7 @@ static bool im_may_measure(const struct sock *sk, const struct imtcp *im)
 	       tp->data_segs_out >= IM_UNPACED_SEGS &&
 	       tcp_snd_cwnd(tp) >= n &&
 	       tp->write_seq - tp->snd_nxt >= n * tp->mss_cache &&
-	       tcp_wnd_end(tp) - tp->snd_nxt >= n * tp->mss_cache;
+	       !before(tcp_wnd_end(tp), tp->snd_nxt + n * tp->mss_cache);
 }
 
 static u32 im_mid_kbps(struct im_range r)
@@ -1146,11 +1146,12 @@ void imtcp_idle(struct sock *sk, struct imtcp *im)
 {
 	if (!im)
 		return;
-	/* A stream may start with an empty window, too. */
-	if (im->phase == IM_SEND && tcp_sk(sk)->snd_nxt ==
-				    im->stream[im->slot].seq)
-		return;
-	im_void_all(sk, im, IM_WHY_IDLE);
+	/*
+	 * On a short path each packet of a stream may find nothing in flight;
+	 * a sender that ran dry shows in the stream's rate.
+	 */
+	if (im->phase != IM_SEND)
+		im_void_all(sk, im, IM_WHY_IDLE);
 }
 EXPORT_SYMBOL_GPL(imtcp_idle);
 
@@ -1241,9 +1242,14 @@ EXPORT_SYMBOL_GPL(imtcp_attach);
  */
 void imtcp_detach(struct sock *sk, struct imtcp *im)
 {
+	struct tcp_sock *tp = tcp_sk(sk);
+
 	if (!im)
 		return;
-	im_pass(sk, im);
+	/* A timer that is armed stays: it wakes the sender, at the latest. */
+	if (im->phase == IM_STORE && tp->tcp_wstamp_ns == im->hold_until_ns)
+		tp->tcp_wstamp_ns = tp->tcp_clock_cache;
+	im_restore_rate(sk, im);
 	kfree(im);
 }
 EXPORT_SYMBOL_GPL(imtcp_detach);
