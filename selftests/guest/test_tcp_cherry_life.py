@@ -39,12 +39,15 @@ recv6=$!
 until in_b ss -tln | grep -q :5001 && in_b ss -tln | grep -q :5002; do sleep 0.01; done
 flow() { in_a airflow send --to 10.0.0.2 --port 5001 "$@"; }
 flow6() { in_a airflow send --to fd00::2 --port 5002 "$@"; }
-# phase NAME: wait until supplements of namespace a are being sent.
+# What a namespace's counter says.
 count() { in_a sed -n "s/^$1 //p" /proc/net/tcp_cherry; }
-until_sending() {
-	was=$(count SupplementsSent)
-	until [ "$(count SupplementsSent)" -gt "$was" ]; do sleep 0.005; done
+# until_above COUNTER LEVEL: wait for it, 30 s at most.
+until_above() {
+	n=0
+	until [ "$(count $1)" -gt $2 ] || [ $n = 3000 ]; do n=$((n + 1)); sleep 0.01; done
+	[ $n -lt 3000 ] || fact late "$1 $(count $1)"
 }
+say() { echo "@T $1" >/dev/console; }
 unload() {
 	n=0
 	until rmmod tcp_cherry 2>/tmp/rmmod || [ $n = 3000 ]; do n=$((n + 1)); sleep 0.1; done
@@ -59,21 +62,24 @@ modprobe tcp_cherry
 fact available $(cat /proc/sys/net/ipv4/tcp_available_congestion_control)
 rmmod tcp_cherry
 modprobe tcp_cherry_plus
+say 1
 fact alias $(here)
 
 # rmmod is refused in mid-phase, and allowed soon after the socket has gone.
 flow --cc cherry --seconds 5 --close rst --json /out/json/held.json &
 sender=$!
-until_sending
+until_above SupplementsSent 10
 try refuse rmmod tcp_cherry
 wait $sender
 unload unload_after_rst
 
 # Killed in mid-phase: reset, and closed with data on its way.
 modprobe tcp_cherry
+say 2
 for close in rst fin; do
+	was=$(count SupplementsSent)
 	flow6 --cc cherry_plus --seconds 5 --close $close --json /out/json/killed.$close.json &
-	until_sending
+	until_above SupplementsSent $((was + 10))
 	kill -9 $!
 	wait $!
 done
@@ -81,8 +87,10 @@ unload unload_after_kill
 
 # Another algorithm takes over in mid-phase, gap and supplements out; and back.
 modprobe tcp_cherry
+say 3
 for cc in reno cubic bbr; do
 	for at in 250 300 380 450; do
+		say $at
 		in_b airflow recv --port 5003 --family 4 --verify 1 --json /out/json/got.$cc.$at.json &
 		got=$!
 		until in_b ss -tln | grep -q :5003; do sleep 0.01; done
@@ -96,21 +104,24 @@ unload unload_after_switch
 
 # The way is cut: New Fast-Forward Start cycles, and is closed, and its namespace goes.
 modprobe tcp_cherry
+say 4
 flow --cc cherry_plus --seconds 60 --close fin --json /out/json/cut.json &
 sender=$!
-until_sending
+until_above SupplementsSent 10
 sleep 1
 tc -n a qdisc change dev v root netem delay 100ms loss 100% limit 2000
-until [ "$(count SupplementsSentAgain)" -gt 1000 ]; do sleep 0.1; done
+until_above SupplementsSentAgain 1000
 fact cycles $(count NewFastForwardStarts)
 kill -9 $sender
 wait $sender
 sleep 1
+say 5
 try ss_orphan in_a ss -tinoH
 ip netns del a
 unload unload_after_netns
 make_a
 
+say 6
 # The knob: no supplements at all.
 modprobe tcp_cherry max_supplements=0
 try none flow --cc cherry --bytes 1000000 --json /out/json/none.json
@@ -128,6 +139,10 @@ wait
 @pytest.fixture(scope="module")
 def life(lab: Lab) -> ScriptView:
     return lab.script(SCRIPT, modules="veth sch_netem tcp_bbr")
+
+
+def test_supplements_were_out_whenever_something_happened(life: ScriptView) -> None:
+    assert "late" not in life.facts, life.facts.get("late")
 
 
 def test_both_names_come_with_the_module(life: ScriptView) -> None:
