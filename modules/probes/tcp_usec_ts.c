@@ -5,5 +5,5 @@
 
 static u32 __maybe_unused airtcp_probe(const struct tcp_sock *tp)
 {
-	return tcp_ns_to_ts(tp->tcp_usec_ts, 0);
+	return tp->tcp_usec_ts;
 }

@@ -108,7 +108,16 @@ def test_a_is_what_is_left(
     assert abs(capacity.mean()) < 0.06
 
 
-@pytest.mark.parametrize("name", ["imtcp", "symbiosis", "real_life"])
+REAL_LIFE_IS_OPEN = pytest.mark.xfail(
+    strict=True,
+    reason="issue 5 is open: with delayed ACKs, segmentation offload, fq and IPv6 the claim does "
+    "not hold since the lab's newer links; not yet traced",
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["imtcp", "symbiosis", pytest.param("real_life", marks=REAL_LIFE_IS_OPEN)]
+)
 def test_results_come_every_few_round_trips(name: str, request: pytest.FixtureRequest) -> None:
     rows = request.getfixturevalue(name).table("imtcp_imtcp_result")
     round_trips = np.diff(rows["t_s"]) / (rows["srtt_us"][1:] / 1e6)
@@ -199,6 +208,7 @@ def test_ss_prints_what_was_measured(symbiosis: View) -> None:
     assert int(found[1]) in {1000 * kbps for kbps in near["avail_kbps"].tolist()}
 
 
+@REAL_LIFE_IS_OPEN
 def test_delayed_acks_offload_and_fq_do_not_make_it_lie(real_life: View) -> None:
     for start, stop, left in STEPS:
         rows = _between(real_life, "imtcp_imtcp_result", start + SETTLE_S, stop)
