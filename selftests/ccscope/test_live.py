@@ -341,6 +341,7 @@ def test_rates_are_steps_between_acks() -> None:
     assert flow.rates(np.array([0.0, 1.5, 2.5, 3.5])).tolist() == [0.0, 8000.0, 16000.0]
 
 
+@pytest.mark.browser  # In real time, on whatever host this is: make check-views runs it.
 def test_this_host_is_seen_as_it_happens() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
