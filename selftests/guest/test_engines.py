@@ -24,6 +24,7 @@ head -c 50000000 /dev/zero >/out/big
 """
 
 
+@pytest.mark.long  # QEMU's emulator of several processors now and then trips over patched code.
 def test_a_real_time_guest_has_the_processors_and_memory_asked_for(lab: Lab, image: Image) -> None:
     profile = dataclasses.replace(REAL_TIME, smp=3, ram_mb=3072)
     shared = lab.scratch("real-time")
