@@ -267,13 +267,13 @@ def _picture(kind: str, **more: object) -> Picture:
 
 def test_pictures_of_single_runs(result: Path) -> None:
     summary = results.load_summary(result)
-    asked = [_picture(kind) for kind in ("cwnd", "sequence", "throughput")]
+    asked = [_picture(kind) for kind in ("cwnd", "flight", "sequence", "throughput")]
     both = [{"link.air.ber": 1e-6}, {"link.air.ber": 1e-6, "cc": "reno"}]
     asked.append(_picture("cwnd", name="two", points=both, span=["1s", "4s"]))
     made, left = pictures.draw(result, summary, asked)
     assert left == []
     assert [path.name for path in made if path.suffix == ".svg"] == [
-        "p-cwnd.svg", "p-sequence.svg", "p-throughput.svg", "two.svg",
+        "p-cwnd.svg", "p-flight.svg", "p-sequence.svg", "p-throughput.svg", "two.svg",
     ]  # fmt: skip
     text = (result / "figures" / "two.svg").read_text()
     assert "reno, 1e-06" in text

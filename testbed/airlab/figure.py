@@ -32,7 +32,7 @@ class Picture(Strict):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
     title: str
-    kind: Literal["cwnd", "sequence", "throughput"]
+    kind: Literal["cwnd", "flight", "sequence", "throughput"]
     of: str = Field(description="label of the algorithm")
     points: list[dict[str, Scalar]] = Field(default_factory=list)
     seed: Annotated[int, Field(ge=1)] = 1
@@ -41,8 +41,9 @@ class Picture(Strict):
     @property
     def needs(self) -> tuple[str, ...]:
         """The cell's tables that are drawn."""
-        tables = {"cwnd": ("acks", "states"), "sequence": ("acks",), "throughput": ("goodput",)}
-        return tables[self.kind]
+        windows = ("acks", "states")
+        tables = {"sequence": ("acks",), "throughput": ("goodput",)}
+        return tables.get(self.kind, windows)
 
     @property
     def name_labels(self) -> bool:

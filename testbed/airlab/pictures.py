@@ -4,6 +4,7 @@ A figure file's ``[[pictures]]`` name runs of its result (a label, a point, a se
 
 * ``cwnd``: the window, with a vertical dotted line at each Local Congestion, a dashed one where
   an ACK showed a loss and a solid one at a timeout; the legend has only what occurs;
+* ``flight``: the same with what is in flight: the part of the window that is used;
 * ``sequence``: what was sent and what was acknowledged, in segments, as the sender knew it at each
   ACK: the distance between the two is the flight;
 * ``throughput``: goodput at the receiver in bins of 1 s, with its mean.
@@ -110,7 +111,9 @@ def _table(path: Path, flow: str) -> Columns:
 def _canvas(picture: Picture, runs: Sequence[Run]) -> Canvas:
     canvas = Canvas(figsize=(5.2, 3.0))
     axes = canvas.add_subplot()
-    {"cwnd": _cwnd, "sequence": _sequence, "throughput": _throughput}[picture.kind](axes, runs)
+    {"cwnd": _cwnd, "flight": _flight, "sequence": _sequence, "throughput": _throughput}[
+        picture.kind
+    ](axes, runs)
     axes.set_xlim(min(r.start for r in runs), max(r.stop for r in runs))
     axes.set_xlabel("time, s")
     axes.set_title(picture.title, loc="left", fontsize=9)
@@ -133,11 +136,22 @@ def thinned(rows: Array, most: int) -> Array:
 
 
 def _cwnd(axes: Any, runs: Sequence[Run]) -> None:  # noqa: ANN401 - matplotlib
+    _windows(axes, runs, "cwnd_segs", 1.0)
+    axes.set_ylabel("cwnd, segments")
+
+
+def _flight(axes: Any, runs: Sequence[Run]) -> None:  # noqa: ANN401 - matplotlib
+    _windows(axes, runs, "inflight_bytes", 1 / MSS)
+    axes.set_ylabel("in flight, segments")
+
+
+def _windows(axes: Any, runs: Sequence[Run], column: str, scale: float) -> None:  # noqa: ANN401
+    """A column of each run's ACKs over time, and the reductions of all."""
     for run, colour in zip(runs, COLOURS, strict=False):
         acks = run.tables["acks"]
         rows = thinned(_inside(run, acks["t_s"]), _MOST_POINTS)
         axes.plot(
-            acks["t_s"][rows], acks["cwnd_segs"][rows], color=colour, linewidth=1.1,
+            acks["t_s"][rows], acks[column][rows] * scale, color=colour, linewidth=1.1,
             drawstyle="steps-post", label=run.name if len(runs) > 1 else None,
         )  # fmt: skip
     seen: set[str] = set()
@@ -150,7 +164,6 @@ def _cwnd(axes: Any, runs: Sequence[Run]) -> None:  # noqa: ANN401 - matplotlib
             )  # fmt: skip
             seen.add(kind)
     axes.set_ylim(bottom=0)
-    axes.set_ylabel("cwnd, segments")
 
 
 def marks(run: Run) -> list[tuple[str, float]]:
