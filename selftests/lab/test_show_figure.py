@@ -50,11 +50,32 @@ def test_published_figures_agree_with_their_scenarios(path):
         assert figure.plot.x is None
     else:
         assert figure.plot.x in scenario.sweep
+    known = set(figure.cc or scenario.cc)
     for claim in figure.expect:
-        labels = {claim.of, claim.over} - {None}
-        assert labels <= set(figure.cc or scenario.cc)
-        for key, value in claim.where.items():
+        assert {claim.of, claim.over} - {None} <= known
+        for key, value in (claim.where | claim.against).items():
             assert value in scenario.sweep[key]
+    for picture in figure.pictures:
+        for point in picture.points:
+            assert point.pop("cc", picture.of) in known
+            assert all(value in scenario.sweep[key] for key, value in point.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('span = ["2s", "1s"]', "pictures.a.span: ends before it begins"),
+        ('[[pictures]]\nname = "a"\ntitle = "t"\nkind = "cwnd"\nof = "j"', "'a' is used twice"),
+        ("pionts = [{}]", "pictures.0.pionts: unknown key; did you mean 'points'?"),
+    ],
+)
+def test_a_wrong_picture_is_named(tmp_path, text, says):
+    path = tmp_path / "f.toml"
+    head = '[[pictures]]\nname = "a"\ntitle = "t"\nkind = "cwnd"\nof = "j"\n'
+    path.write_text(f"{BASE}{head}{text}\n")
+    with pytest.raises(AirlabError) as caught:
+        load_figure(path)
+    assert says in str(caught.value)
 
 
 def test_published_values_and_damaged_cells():
