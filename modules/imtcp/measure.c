@@ -95,10 +95,11 @@
  * 12. Measured is only in state Open, after the first ten segments (which
  *     are never paced), with N full packets of data waiting.
  * 13. fq at the root takes pacing away from TCP (SK_PACING_FQ) and gets whole
- *     batches.  Pacing by the socket works under fq as well, fq then finds every
- *     departure time in the past; so it is taken back before a stream, which is
- *     counted in fq_sockets and logged once.  A batch that slips through
- *     voids the stream (reason "batch").
+ *     batches.  Before a stream it is taken back; but since 6.7 fq says so again
+ *     with every packet, and the rest of the stream leaves at once.  Then
+ *     nothing is measured on that socket any more while it is so: better no
+ *     result than a wrong one.  Such sockets are counted in fq_sockets, the
+ *     first is logged.  Any other qdisc, and none, will do.
  * 14. head (ours): the first packets of a stream leave at full speed, the N - head
  *     that follow as step 3 says.  The head makes a short queue, so the
  *     bottleneck is busy while the rest arrives, and then growth and rate give
@@ -264,7 +265,7 @@ struct im_stream {
  * @phase: enum im_phase
  * @voided: void streams in a row
  * @missed: windows in a row that did not come free
- * @under_fq: this socket has been counted in fq_sockets
+ * @lost_to_fq: fq has kept pacing; counted in fq_sockets
  * @stream: the train is the first, then streams 1 to k
  */
 struct imtcp {
@@ -298,7 +299,7 @@ struct imtcp {
 	u8	phase;
 	u8	voided;
 	u8	missed;
-	bool	under_fq;
+	bool	lost_to_fq;
 	struct im_stream stream[IM_MAX_STREAMS + 1];
 };
 
@@ -374,23 +375,26 @@ static void im_release_hold(struct sock *sk, struct imtcp *im)
 		__sock_put(sk);
 }
 
-/*
- * Pacing by the socket is what makes the hook see each packet.  fq sets its own
- * state when it meets the flow; both are one store of a valid value.
- */
+/* Difference 13. */
 static bool im_take_pacing(struct sock *sk, struct imtcp *im)
 {
 	u32 status = READ_ONCE(sk->sk_pacing_status);
 
 	if (likely(status == SK_PACING_NEEDED))
 		return true;
-	if (status == SK_PACING_FQ && !im->under_fq) {
-		im->under_fq = true;
-		atomic_inc(&fq_sockets);
-		pr_info_once("the fq qdisc paces a measured socket: pacing is taken back to the socket (counted in parameter fq_sockets)\n");
-	}
+	if (status == SK_PACING_FQ && im->lost_to_fq)
+		return false;
 	return cmpxchg(&sk->sk_pacing_status, status, SK_PACING_NEEDED) ==
 	       status;
+}
+
+static void im_lose_pacing(struct imtcp *im)
+{
+	if (im->lost_to_fq)
+		return;
+	im->lost_to_fq = true;
+	atomic_inc(&fq_sockets);
+	pr_info_once("the fq qdisc paces a socket, which cannot be measured so: it lives without results; use another root qdisc (count: parameter fq_sockets)\n");
 }
 
 /* Streams ------------------------------------------------------------------- */
@@ -652,6 +656,8 @@ static void im_send(struct sock *sk, struct imtcp *im)
 	if (READ_ONCE(sk->sk_pacing_status) != SK_PACING_NEEDED ||
 	    index > s->sent + 1) {
 		im_void(sk, im, s, IM_WHY_BATCH);
+		if (READ_ONCE(sk->sk_pacing_status) == SK_PACING_FQ)
+			im_lose_pacing(im);
 		return;
 	}
 	if (index > s->sent && !im_departed(im, s)) {
@@ -1164,14 +1170,14 @@ EXPORT_SYMBOL_GPL(imtcp_idle);
  */
 void imtcp_discard(struct sock *sk, struct imtcp *im)
 {
-	bool under_fq;
+	bool lost;
 
 	if (!im)
 		return;
 	im_void_all(sk, im, IM_WHY_STATE);
-	under_fq = im->under_fq;
+	lost = im->lost_to_fq;
 	memset(im, 0, sizeof(*im));
-	im->under_fq = under_fq;
+	im->lost_to_fq = lost;
 }
 EXPORT_SYMBOL_GPL(imtcp_discard);
 
@@ -1392,4 +1398,4 @@ MODULE_PARM_DESC(capacity_every,
 		 "measurements between trains at full speed (default 16, range 1 to 65535)");
 module_param_cb(fq_sockets, &im_fq_ops, NULL, 0444);
 MODULE_PARM_DESC(fq_sockets,
-		 "sockets whose pacing was taken back from the fq qdisc (read only)");
+		 "sockets that could not be measured because the fq qdisc paced them (read only)");
