@@ -765,7 +765,8 @@ static u64 cherry_work(struct sock *sk, struct cherry *c)
 	if (more && c->stage == CHERRY_SENDING) {
 		more = cherry_supplement(sk, c, now);
 		if (c->phase == CHERRY_NEW_FFS) {
-			limit = READ_ONCE(cherry_cycle_max_s) * NSEC_PER_SEC;
+			limit = (u64)READ_ONCE(cherry_cycle_max_s) *
+				NSEC_PER_SEC;
 			if (limit && now - c->phase_ns > limit)
 				more = false;
 		} else if (c->sent_segs >= c->want_segs) {

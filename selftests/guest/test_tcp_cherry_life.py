@@ -8,43 +8,33 @@ import os
 import pytest
 from guestlab import Lab, ScriptView
 
-pytestmark = [
-    pytest.mark.guest,
-    pytest.mark.skip(
-        reason="issue 6 is open: the script hangs where namespace a is made a second time, because "
-        "the other end of its old link is still there (the namespace's, or the module's, fault)"
-    ),
-]
+pytestmark = pytest.mark.guest
 
 # 100 ms each way: at maxcwnd 512 a Fast-Forward Start's timer runs for 200 ms, 0.4 ms apart.
 NETWORK = r"""
 ip netns add b
 ip netns exec b sysctl -q -w net.ipv4.tcp_rmem='4096 4194304 8388608'
-make_a() {
-	ip netns add a
-	ip link add v netns a type veth peer name v netns b
-	for n in a b; do
-		[ $n = a ] && i=1 || i=2
-		ip -n $n link set lo up
-		ip -n $n addr add 10.0.0.$i/24 dev v
-		ip -n $n addr add fd00::$i/64 dev v nodad
-		ip -n $n link set v up
-		tc -n $n qdisc add dev v root netem delay 100ms limit 2000
-	done
-	until ip netns exec a ping -c 1 -W 1 10.0.0.2 && ip netns exec a ping -6 -c 1 -W 1 fd00::2
-	do :; done >/dev/null 2>&1
-}
+ip netns add a
+ip link add v netns a type veth peer name v netns b
+for n in a b; do
+	[ $n = a ] && i=1 || i=2
+	ip -n $n link set lo up
+	ip -n $n addr add 10.0.0.$i/24 dev v
+	ip -n $n addr add fd00::$i/64 dev v nodad
+	ip -n $n link set v up
+	tc -n $n qdisc add dev v root netem delay 100ms limit 2000
+done
+until ip netns exec a ping -c 1 -W 1 10.0.0.2 && ip netns exec a ping -6 -c 1 -W 1 fd00::2
+do :; done >/dev/null 2>&1
 in_a() { ip netns exec a "$@"; }
 in_b() { ip netns exec b "$@"; }
 here() { [ -d /sys/module/tcp_cherry ] && echo yes || echo no; }
-make_a
 in_b airflow recv --port 5001 --family 4 --count 100000 --json /out/json/recv4.json &
 recv4=$!
 in_b airflow recv --port 5002 --family 6 --count 100000 --json /out/json/recv6.json &
 recv6=$!
 until in_b ss -tln | grep -q :5001 && in_b ss -tln | grep -q :5002; do sleep 0.01; done
 flow() { in_a airflow send --to 10.0.0.2 --port 5001 "$@"; }
-flow6() { in_a airflow send --to fd00::2 --port 5002 "$@"; }
 # What a namespace's counter says.
 count() { in_a sed -n "s/^$1 //p" /proc/net/tcp_cherry; }
 # until_above COUNTER LEVEL: wait for it, 30 s at most.
@@ -84,7 +74,9 @@ modprobe tcp_cherry
 say 2
 for close in rst fin; do
 	was=$(count SupplementsSent)
-	flow6 --cc cherry_plus --seconds 5 --close $close --json /out/json/killed.$close.json &
+	# No function here: $! is to be the sender, not a shell that waits for it.
+	ip netns exec a airflow send --to fd00::2 --port 5002 --cc cherry_plus --seconds 5 \
+		--close $close &
 	until_above SupplementsSent $((was + 10))
 	kill -9 $!
 	wait $!
@@ -108,10 +100,21 @@ for cc in reno cubic bbr; do
 done
 unload unload_after_switch
 
+say 4
+# The knob: no supplements at all.
+modprobe tcp_cherry max_supplements=0
+try none flow --cc cherry --bytes 1000000 --json /out/json/none.json
+fact none_sent $(count SupplementsSent)
+fact none_plain $(count PlainSlowStarts)
+unload unload_after_none
+try insert_bad modprobe tcp_cherry dscp=64
+fact after_bad $(here)
+
 # The way is cut: New Fast-Forward Start cycles, and is closed, and its namespace goes.
 modprobe tcp_cherry
-say 4
-flow --cc cherry_plus --seconds 60 --close fin --json /out/json/cut.json &
+say 5
+ip netns exec a airflow send --to 10.0.0.2 --port 5001 --cc cherry_plus --seconds 60 \
+	--close fin &
 sender=$!
 until_above SupplementsSent 10
 sleep 1
@@ -121,21 +124,10 @@ fact cycles $(count NewFastForwardStarts)
 kill -9 $sender
 wait $sender
 sleep 1
-say 5
+say 6
 try ss_orphan in_a ss -tinoH
 ip netns del a
 unload unload_after_netns
-make_a
-
-say 6
-# The knob: no supplements at all.
-modprobe tcp_cherry max_supplements=0
-try none flow --cc cherry --bytes 1000000 --json /out/json/none.json
-fact none_sent $(count SupplementsSent)
-fact none_plain $(count PlainSlowStarts)
-try dscp_bad modprobe -r tcp_cherry
-try insert_bad modprobe tcp_cherry dscp=64
-fact after_bad $(here)
 kill $recv4 $recv6
 wait
 """
