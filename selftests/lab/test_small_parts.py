@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,33 @@ def test_lists_and_drawings_come_out() -> None:
 def _airlab(*words: str) -> subprocess.CompletedProcess[str]:
     program = Path(sys.executable).with_name("airlab")
     return subprocess.run([program, *words], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("airlab run wlan-s", ["wlan-small-queues"]),
+        ("airlab run demo --cc j,cub", ["j,cubic"]),
+        ("airlab verify tcp-j", ["tcp-j-fig9-table2"]),
+        ("airlab kernels --fetch debug-kc", ["debug-kcsan"]),
+        ("airlab run /nowhere/", []),
+        ("ccscope exp", ["explain", "export"]),
+        ("ccscope export folder --format p", ["pcapng", "perfetto"]),
+    ],
+)
+def test_the_shell_is_told_how_words_can_end(tmp_path: Path, line: str, words: list[str]) -> None:
+    told = tmp_path / "told"
+    command = Path(sys.executable).parent / line.split(maxsplit=1)[0]
+    # What argcomplete's shell function does: the line in the environment, the answer from fd 8.
+    asked = {
+        **{"_ARGCOMPLETE": "1", "_ARGCOMPLETE_SHELL": "bash", "COMP_TYPE": "9"},
+        **{"COMP_LINE": line, "COMP_POINT": str(len(line))},
+        **{"_ARGCOMPLETE_IFS": "\v", "_ARGCOMPLETE_SUPPRESS_SPACE": "1"},
+    }
+    script = 'exec "$1" 8>"$2" 9>/dev/null'
+    subprocess.run(
+        ["bash", "-c", script, "bash", str(command), str(told)],
+        check=True,
+        env={**os.environ, **asked},
+    )
+    assert sorted(word.strip() for word in told.read_text().split("\v") if word) == words

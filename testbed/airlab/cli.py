@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ccscope.completion import answer
 from ccscope.errors import CcscopeError
 
-from airlab import __version__, paths
+from airlab import __version__, completion, paths
 from airlab.model import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words, extra = _split(sys.argv[1:] if argv is None else list(argv))
     parser = _parser()
+    answer(parser)
     args = parser.parse_args(words)
     if extra and args.handler is not _grid:
         parser.error(f"only `airlab grid` hands words on after --: {' '.join(extra)}")
@@ -93,7 +95,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub = commands.add_parser("run", help="run a scenario: every algorithm, point and seed")
-    sub.add_argument("scenario", metavar="SCENARIO", help="a name from `airlab list`, or a file")
+    completion.scenario(
+        sub.add_argument("scenario", metavar="SCENARIO", help="a name of `airlab list`, or a file")
+    )
     _add_choice(sub)
     _add_engine(sub, "vm")
     _add_place(sub)
@@ -153,7 +157,9 @@ def _add_cell(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def _add_choice(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--cc", metavar="A,B,...", help="algorithms (default: the scenario's)")
+    completion.algorithms(
+        sub.add_argument("--cc", metavar="A,B,...", help="algorithms (default: the scenario's)")
+    )
     sub.add_argument("--seeds", type=_count, metavar="N", help="replicates per point")
     sub.add_argument(
         "--set",
@@ -175,7 +181,11 @@ def _add_engine(sub: argparse.ArgumentParser, default: Choice | None) -> None:
 
 def _add_place(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--jobs", type=_count, default=2, metavar="N", help="guests at once (2)")
-    sub.add_argument("--kernel", metavar="RELEASE", help="lab kernel: a release or a series (6.12)")
+    completion.kernel(
+        sub.add_argument(
+            "--kernel", metavar="RELEASE", help="lab kernel: a release or a series (6.12)"
+        )
+    )
     sub.add_argument("--out", type=Path, metavar="DIR", help="result folder (results/NAME)")
 
 
@@ -186,7 +196,7 @@ def _add_list(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub = commands.add_parser("show", help="draw a scenario and print its ip/tc/sysctl commands")
-    sub.add_argument("scenario", metavar="SCENARIO")
+    completion.scenario(sub.add_argument("scenario", metavar="SCENARIO"))
     _add_choice(sub)
     sub.set_defaults(handler=_show)
 
@@ -195,7 +205,7 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     sub = commands.add_parser(
         "verify", help="a figure: run it and judge its claims; a result: run a cell again"
     )
-    sub.add_argument("what", metavar="FIGURE|RESULT")
+    completion.figure_or_result(sub.add_argument("what", metavar="FIGURE|RESULT"))
     sub.add_argument("--cell", metavar="NAME", help="which cell of a result (default: the first)")
     _add_choice(sub)
     # A result is run again where it was made; a figure by default in virtual time.
@@ -212,8 +222,8 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _add_shell(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub = commands.add_parser("shell", help="an interactive guest, modules loaded, network set up")
-    sub.add_argument("scenario", nargs="?", default="demo", metavar="SCENARIO")
-    sub.add_argument("--kernel", metavar="RELEASE")
+    completion.scenario(sub.add_argument("scenario", nargs="?", default="demo", metavar="SCENARIO"))
+    completion.kernel(sub.add_argument("--kernel", metavar="RELEASE"))
     _add_engine(sub, "vm")
     sub.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     sub.set_defaults(handler=_shell)
@@ -231,8 +241,12 @@ def _add_host_clean(commands: argparse._SubParsersAction[argparse.ArgumentParser
 
 def _add_kernels(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub = commands.add_parser("kernels", help="lab kernels that are here or can be had")
-    sub.add_argument(
-        "--fetch", metavar="NAME", help="get the newest kernel of a series, or build a debug kernel"
+    completion.track(
+        sub.add_argument(
+            "--fetch",
+            metavar="NAME",
+            help="get the newest kernel of a series, or build a debug kernel",
+        )
     )
     sub.set_defaults(handler=_kernels)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ccscope import __version__
 from ccscope.commands import advise, diff, explain, live, options, plot, report, serve
+from ccscope.completion import answer
 from ccscope.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, CcscopeError
 
 _DESCRIPTION = "See what TCP does on a running Linux host, and why."
@@ -23,7 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: all well.  1: something measured or judged failed.  2: wrong use, or a right or tool
     is missing.  130: interrupted.
     """
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    answer(parser)
+    args = parser.parse_args(argv)
     # Shells start background jobs with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
