@@ -1,7 +1,8 @@
 """Every single allocation of a step fails once: the step fails cleanly or works, nothing is left.
 
-tcp_j allocates nothing itself, so what is tested is what a failure around it does: the module's
-registration, sockets that come and change their algorithm, ss, parameters.
+TCP-J allocates nothing itself, so what is tested is what a failure around it does: the module's
+registration, sockets that come and change their algorithm, ss, parameters. The others keep their
+state in memory of their own and must do without it, as plain Reno, where there is none.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 from airlab.labroot import copy_tree_into, ensure_root
 from debuglab import Labs
 from guestlab import ScriptView
-from test_tcp_j_life import NETWORK
+from guestprograms import ALGORITHMS, Algorithm, filled, network
 
 pytestmark = pytest.mark.guest
 
@@ -35,8 +36,7 @@ rarely() {
 }
 """
 SCRIPT = (
-    NETWORK
-    + RARELY
+    RARELY
     + r"""
 cp /lab/faults /usr/bin/faults && chmod 755 /usr/bin/faults
 D=/sys/kernel/debug
@@ -54,26 +54,28 @@ for f in failslab fail_page_alloc; do
 done
 echo N >$D/fail_page_alloc/ignore-gfp-highmem
 echo 0 >$D/fail_page_alloc/min-order
-par=/sys/module/tcp_j/parameters
-module=/usr/lib/modules/$(uname -r)/tcp_j.ko
+par=/sys/module/@MODULE@/parameters
+module=/usr/lib/modules/$(uname -r)/@MODULE@.ko
 
-faults load $module tcp_j >>/out/facts || exit 1
+# What it stands on, which insmod does not load.
+modprobe @MODULE@ && rmmod @MODULE@
+faults load $module @MODULE@ >>/out/facts || exit 1
 fact load.left $(loaded)
-in_a faults autoload j tcp_j >>/out/facts || exit 1
+in_a faults autoload @CC@ @MODULE@ >>/out/facts || exit 1
 fact autoload.left $(loaded)
-modprobe tcp_j
-in_a faults open 10.0.0.2 5001 j >>/out/facts || exit 1
-in_a faults switch 10.0.0.2 5001 j >>/out/facts || exit 1
+modprobe @MODULE@
+in_a faults open 10.0.0.2 5001 @CC@ >>/out/facts || exit 1
+in_a faults switch 10.0.0.2 5001 @CC@ >>/out/facts || exit 1
 flow --seconds 20 &
 sender=$!
-until in_a ss -tin | grep -q 'bbr:(bw:'; do sleep 0.05; done
+until in_a ss -tin | grep -q '@SHOWN@'; do sleep 0.05; done
 in_a faults dump >>/out/facts || exit 1
-faults write $par/alpha_permille 850 >>/out/facts || exit 1
-fact write.value $(cat $par/alpha_permille)
+faults write $par/@KNOB@ @VALUE@ >>/out/facts || exit 1
+fact write.value $(cat $par/@KNOB@)
 wait $sender
 fact flow $?
 
-rarely ip netns exec a airflow churn --to 10.0.0.2 --port 5001 --cc j --count 60 --seed 3 \
+rarely ip netns exec a airflow churn --to 10.0.0.2 --port 5001 --cc @CC@ --count 60 --seed 3 \
 	--parallel 10 --json /out/json/rarely.json >/tmp/rarely 2>&1
 fact rarely $? $(cat /tmp/rarely)
 flow --bytes 300000 --json /out/json/after.json
@@ -96,9 +98,24 @@ def _program() -> bytes:
     return made
 
 
+def _knob(alg: Algorithm) -> tuple[str, str]:
+    """One of its parameters, and a good value of it."""
+    name, values = next(iter(alg.knobs.items()))
+    return name, values.split()[1]
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS, ids=lambda alg: alg.cc)
+def alg(request: pytest.FixtureRequest) -> Algorithm:
+    found: Algorithm = request.param
+    return found
+
+
 @pytest.fixture(scope="module")
-def faults(labs: Labs) -> ScriptView:
-    return labs.on("debug-kasan").script(SCRIPT, {"faults": _program()}, modules="veth sch_netem")
+def faults(labs: Labs, alg: Algorithm) -> ScriptView:
+    knob, value = _knob(alg)
+    text = filled(SCRIPT, alg).replace("@SHOWN@", alg.shown)
+    text = network(alg) + text.replace("@KNOB@", knob).replace("@VALUE@", value)
+    return labs.on("debug-kasan").script(text, {"faults": _program()}, modules="veth sch_netem")
 
 
 @pytest.mark.parametrize(
@@ -114,15 +131,19 @@ def test_every_allocation_of_a_step_may_fail(faults: ScriptView, step: str, leas
         assert failed > 10, "loading a module survived faults that it cannot survive"
 
 
-def test_switching_to_tcp_j_needs_no_memory(faults: ScriptView) -> None:
-    """Its state lies in the socket: there is no allocation that could fail."""
-    assert (faults.facts["switch.tries"], faults.facts["switch.failed"]) == ("1", "0")
+def test_a_socket_gets_its_algorithm_without_memory(faults: ScriptView, alg: Algorithm) -> None:
+    """TCP-J's state lies in the socket; without memory for theirs the others do as Reno does."""
+    assert faults.facts["switch.failed"] == "0"
+    if alg.cc == "j":
+        assert faults.facts["switch.tries"] == "1", "an allocation that is not known of"
+    else:
+        assert int(faults.facts["switch.tries"]) > 1, "no allocation failed"
 
 
-def test_what_failed_left_nothing_behind(faults: ScriptView) -> None:
+def test_what_failed_left_nothing_behind(faults: ScriptView, alg: Algorithm) -> None:
     facts = faults.facts
     assert facts["load.left"] == facts["autoload.left"] == "no"
-    assert facts["write.value"] == "850"
+    assert facts["write.value"] == _knob(alg)[1]
     assert facts["flow"] == "0"
     assert facts["after"] == "0"
     assert faults.report("after")["bytes"] == 300_000

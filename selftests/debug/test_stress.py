@@ -12,21 +12,19 @@ import pytest
 from airlab.engines.complaints import races
 from debuglab import Labs
 from guestlab import ScriptView
-from guestprograms import INSTALL, programs
-from test_tcp_j_life import NETWORK
+from guestprograms import ALGORITHMS, BAD_VALUES, INSTALL, Algorithm, filled, network, programs
 
 pytestmark = pytest.mark.guest
 
 SECONDS = {"debug-kasan": 20, "debug-kcsan": 90}
 
 SCRIPT = (
-    NETWORK
-    + INSTALL
+    INSTALL
     + r"""
 seconds=@SECONDS@
 stage() { echo "stress: $*" >/dev/console; }
-par=/sys/module/tcp_j/parameters
-modprobe tcp_j
+par=/sys/module/@MODULE@/parameters
+modprobe @MODULE@
 for n in c d; do ip netns add $n; done
 ip link add w netns c type veth peer name w netns d
 for n in c d; do
@@ -38,10 +36,10 @@ for n in c d; do
 done
 until ip netns exec c ping -c 1 -W 1 10.0.1.2; do :; done >/dev/null 2>&1
 
-ccstorm --from a --to b --seconds $seconds --seed 1 own:j:10.0.0.2 child:j:10.0.0.2 \
-	switch:j:10.0.0.2 own:j:10.0.0.2 >/tmp/storm1 2>&1 &
+ccstorm --from a --to b --seconds $seconds --seed 1 own:@CC@:10.0.0.2 child:@CC@:10.0.0.2 \
+	switch:@CC@:10.0.0.2 own:@CC@:10.0.0.2 >/tmp/storm1 2>&1 &
 one=$!
-ccstorm --from c --to d --seconds $seconds --seed 2 own:j:10.0.1.2 switch:j:10.0.1.2 \
+ccstorm --from c --to d --seconds $seconds --seed 2 own:@CC@:10.0.1.2 switch:@CC@:10.0.1.2 \
 	>/tmp/storm2 2>&1 &
 two=$!
 flow --seconds $seconds --json /out/json/long.json &
@@ -56,7 +54,7 @@ until [ -e /tmp/over ]; do
 	ss -tin >/tmp/ss.$1
 	count=$((count + 1))
 	while read -r line; do
-		case $line in *'bbr:(bw:'*) seen=$((seen + 1)); break ;; esac
+		case $line in *'@SHOWN@'*) seen=$((seen + 1)); break ;; esac
 	done </tmp/ss.$1
 done
 echo "polls.$1 $count" >/tmp/count.polls.$1
@@ -66,21 +64,22 @@ writes() {
 	count=0 refused=0
 	until over; do
 		count=$((count + 1))
-		echo $((count * 37 % 1000)) >$par/alpha_permille
-		echo $((count * 101 % 3000)) >$par/min_interval_us
-		echo $((count % 2)) >$par/clamp_decrease
-		for p in alpha_permille min_interval_us clamp_decrease; do
-			read -r value <$par/$p
-		done
-		for bad in 1000000000 -1 x; do
-			for p in alpha_permille min_interval_us clamp_decrease; do
+		while read -r p good; do
+			for value in $good; do
+				echo $value >$par/$p
+				read -r value <$par/$p
+			done
+			for bad in @BAD@; do
 				{ echo $bad >$par/$p; } 2>/dev/null || refused=$((refused + 1))
 			done
-		done
+		done </tmp/knobs
 	done
 	echo "writes $count" >/tmp/count.writes
 	echo "refused $refused" >>/tmp/count.writes
 }
+cat >/tmp/knobs <<'END'
+@KNOBS@
+END
 ip netns exec a sh /tmp/polls.sh a &
 four=$!
 ip netns exec c sh /tmp/polls.sh c &
@@ -108,29 +107,39 @@ wait $recv4 $recv6 || :
 )
 
 
+@pytest.fixture(scope="module", params=ALGORITHMS, ids=lambda alg: alg.cc)
+def alg(request: pytest.FixtureRequest) -> Algorithm:
+    found: Algorithm = request.param
+    return found
+
+
 @pytest.fixture(scope="module", params=sorted(SECONDS))
-def storm(labs: Labs, request: pytest.FixtureRequest) -> ScriptView:
-    text = SCRIPT.replace("@SECONDS@", str(SECONDS[request.param]))
+def storm(labs: Labs, alg: Algorithm, request: pytest.FixtureRequest) -> ScriptView:
+    knobs = "\n".join(f"{name} {values}" for name, values in alg.knobs.items())
+    text = filled(SCRIPT, alg).replace("@SHOWN@", alg.shown).replace("@BAD@", BAD_VALUES)
+    text = text.replace("@KNOBS@", knobs).replace("@SECONDS@", str(SECONDS[request.param]))
+    text = network(alg) + text
     return labs.on(request.param).script(text, programs(), modules="veth sch_netem")
 
 
-def test_the_storm_was_one(storm: ScriptView) -> None:
+def test_the_storm_was_one(storm: ScriptView, alg: Algorithm) -> None:
     facts = storm.facts
     for name in ("storm1", "storm2"):
         assert facts[name].startswith("0"), facts[name]
     assert facts["long"] == "0"
-    # a has a long flow of j; c has short ones only, which few of the polls meet with an estimate.
+    # a has a long flow; c has short ones only, which few of the polls meet with an estimate.
     assert int(facts["seen.a"]) > 10 and int(facts["seen.c"]) >= 1
-    assert int(facts["writes"]) > 50
-    assert int(facts["refused"]) == 9 * int(facts["writes"])
+    writes, bad = int(facts["writes"]), len(BAD_VALUES.split())
+    assert writes > 10
+    assert int(facts["refused"]) == writes * bad * len(alg.knobs)
     assert facts["unloaded"].split()[0] == "no"
 
 
 def test_races_lie_in_the_kernels_own_code(
-    storm: ScriptView, record_property: pytest.RecordProperty
+    storm: ScriptView, alg: Algorithm, record_property: pytest.RecordProperty
 ) -> None:
     """The engine has refused any other; these are listed, by number of reports."""
     found = Counter(race.title for race in races(storm.console))
     for title, times in found.most_common():
         record_property("race", f"{times} x {title}")
-    assert not any("tcp_j" in race.modules for race in races(storm.console))
+    assert not any(alg.module in race.modules for race in races(storm.console))

@@ -136,6 +136,47 @@ LIFE_PARAMS = [
 BAD_VALUES = "x -1 4294967296 1e3"
 """Values that no parameter of a module takes."""
 
+_NETWORK = r"""
+ip netns add a
+ip netns add b
+ip link add v netns a type veth peer name v netns b
+for n in a b; do
+	[ $n = a ] && i=1 || i=2
+	ip -n $n link set lo up
+	ip -n $n addr add 10.0.0.$i/24 dev v
+	ip -n $n addr add fd00::$i/64 dev v nodad
+	ip -n $n link set v up
+	tc -n $n qdisc add dev v root netem delay 10ms loss 2% limit 200
+done
+in_a() { ip netns exec a "$@"; }
+in_b() { ip netns exec b "$@"; }
+# The link is up when a ping has come back.
+until in_a ping -c 1 -W 1 10.0.0.2 && in_a ping -6 -c 1 -W 1 fd00::2; do :; done >/dev/null 2>&1
+in_b airflow recv --port 5001 --family 4 --count 100000 --json /out/json/recv4.json &
+recv4=$!
+in_b airflow recv --port 5002 --family 6 --count 100000 --json /out/json/recv6.json &
+recv6=$!
+until in_b ss -tln | grep -q :5001 && in_b ss -tln | grep -q :5002; do sleep 0.01; done
+flow() { in_a airflow send --to 10.0.0.2 --port 5001 --cc @CC@ "$@"; }
+loaded() { [ -d /sys/module/@MODULE@ ] && echo yes || echo no; }
+unload() {
+	# Sockets that were closed live on for a moment.
+	n=0
+	until rmmod @MODULE@ 2>/tmp/rmmod || [ $n = 600 ]; do n=$((n + 1)); sleep 0.1; done
+	fact "$1" "$(loaded)" $n
+}
+"""
+
+
+def network(alg: Algorithm) -> str:
+    """Shell lines: hosts a and b with receivers at b, and what flows and unloads an algorithm."""
+    return filled(_NETWORK, alg)
+
+
+def filled(text: str, alg: Algorithm) -> str:
+    """A script with the names of an algorithm and of its module put in."""
+    return text.replace("@CC@", alg.cc).replace("@MODULE@", alg.module)
+
 
 @cache
 def programs() -> dict[str, bytes]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from airlab.kernels import LabKernel
 from guestlab import Lab, ScriptView, View, path
+from guestprograms import ALGORITHMS, network
 from jmodel import rows
 
 pytestmark = pytest.mark.guest
@@ -138,35 +139,7 @@ def test_offloaded_ipv6_stream_is_intact(idle: View) -> None:
 
 # The module ----------------------------------------------------------------------------------
 
-NETWORK = r"""
-ip netns add a
-ip netns add b
-ip link add v netns a type veth peer name v netns b
-for n in a b; do
-	[ $n = a ] && i=1 || i=2
-	ip -n $n link set lo up
-	ip -n $n addr add 10.0.0.$i/24 dev v
-	ip -n $n addr add fd00::$i/64 dev v nodad
-	ip -n $n link set v up
-	tc -n $n qdisc add dev v root netem delay 10ms loss 2% limit 200
-done
-in_a() { ip netns exec a "$@"; }
-in_b() { ip netns exec b "$@"; }
-# The link is up when a ping has come back.
-until in_a ping -c 1 -W 1 10.0.0.2 && in_a ping -6 -c 1 -W 1 fd00::2; do :; done >/dev/null 2>&1
-in_b airflow recv --port 5001 --family 4 --count 100000 --json /out/json/recv4.json &
-recv4=$!
-in_b airflow recv --port 5002 --family 6 --count 100000 --json /out/json/recv6.json &
-recv6=$!
-until in_b ss -tln | grep -q :5001 && in_b ss -tln | grep -q :5002; do sleep 0.01; done
-flow() { in_a airflow send --to 10.0.0.2 --port 5001 --cc j "$@"; }
-unload() {
-	# Sockets that were closed live on for a moment.
-	n=0
-	until rmmod tcp_j 2>/tmp/rmmod || [ $n = 600 ]; do n=$((n + 1)); sleep 0.1; done
-	fact "$1" "$(loaded)" $n
-}
-"""
+NETWORK = network(ALGORITHMS[0])
 
 MODULE_SCRIPT = (
     NETWORK
