@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -132,8 +133,9 @@ def test_nothing_is_left_behind(tmp_path: Path, number: signal.Signals) -> None:
     if number == signal.SIGKILL:
         # The command was the user's own, and outlives us then; the guardian must not.
         for pid in children:
-            if TRANSFER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if TRANSFER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
         assert (tmp_path / "r" / "spool").is_dir()
         before = Recording.open(tmp_path / "r")
         assert before.kind == "spool"
@@ -219,7 +221,8 @@ def test_a_stall_ends_a_flight_recorder(tmp_path: Path) -> None:
     assert recording.duration_s < 25
     assert recording.meta["trigger"]["what"].startswith("stall of")
     times = recording.table("samples")["t_s"]
-    assert times[-1] - times[0] < 6
+    # The ring, the stall until it counts as one, the time after it, and what is left of a segment.
+    assert times[-1] - times[0] < 3 + 3 + 0.2 + 2
 
 
 def test_wrong_use_names_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

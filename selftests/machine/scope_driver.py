@@ -300,7 +300,8 @@ def triggers() -> dict[str, Any]:
     with serve(5001, "b"):
         for name, force in (("loss", lambda: outage(2.0)), ("cwr", choke), ("stall", stop)):
             made = Recorder(f"ring-{name}", *ring, "--trigger", name)
-            with send(RECEIVER, 5001, netns="a", seconds=FOREVER_S, rest=0.001):
+            # A third of the link's rate: no queue overflows before it is made to.
+            with send(RECEIVER, 5001, netns="a", seconds=FOREVER_S, rest=0.02):
                 time.sleep(5.0)
                 forced = time.monotonic_ns()
                 force()

@@ -85,7 +85,11 @@ def _add_record(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--ring", type=options.seconds, default=0.0, help="keep this long before a trigger"
     )
     sub.add_argument(
-        "--trigger", action="append", default=[], choices=("loss", "cwr", "stall"), help="ends it"
+        "--trigger",
+        action="append",
+        default=[],
+        choices=("loss", "cwr", "stall"),
+        help="ends it; stall: 3 s without progress",
     )
     sub.add_argument(
         "--after", type=options.seconds, default=5.0, help="go on this long (default 5s)"

@@ -31,6 +31,7 @@ from ccscope.spool import SAMPLE, Sink, SpoolWriter
 _DRAIN_S = 0.1
 _LOOK_UP_S = 1.0
 _TOLD_MAX = 100_000
+_STALL_S = 3.0
 
 
 @dataclass
@@ -44,7 +45,8 @@ class Options:
         per: ``ack``, ``change`` or ``sample``.
         interval_s: time between polls.
         ring_s: flight recorder: keep this much before a trigger; 0 keeps everything.
-        triggers: ``loss``, ``cwr``, ``stall``.
+        triggers: ``loss``, ``cwr``, ``stall`` (3 s without progress; the ring counts from where
+            they began).
         after_s: go on for this long once a trigger has fired.
         for_s: end after this long; 0 means until Ctrl-C (or the command's end).
         pcap: whether tcpdump writes a capture beside it.
@@ -66,6 +68,11 @@ class Options:
     snaplen: int = 128
     buffer_kb: int = 8192
     command: tuple[str, ...] = ()
+
+    @property
+    def kept_s(self) -> float:
+        """How much the ring holds, in seconds; 0 is everything."""
+        return self.ring_s + _STALL_S if self.ring_s and "stall" in self.triggers else self.ring_s
 
 
 Tracer = tracefs.Recorder | bpftrace.Recorder
@@ -131,7 +138,7 @@ class Session:
                 self.options.folder / "spool",
                 self.head(trace),
                 segment_s=min(max(self.options.ring_s / 10, 1.0), 10.0),
-                keep_s=self.options.ring_s or None,
+                keep_s=self.options.kept_s or None,
             )
             stack.callback(spool.close)
             capture = stack.enter_context(_capture(self.options))
@@ -276,7 +283,8 @@ class Session:
         if not self.options.triggers:
             return ""
         line = trace.fired() if trace is not None else ""
-        stalled = [k for k, (_, since) in self._stalled.items() if time.monotonic() - since > 3]
+        now = time.monotonic()
+        stalled = [k for k, (_, since) in self._stalled.items() if now - since > _STALL_S]
         return line or (
             f"stall of {stalled[0]}" if "stall" in self.options.triggers and stalled else ""
         )
