@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc)
 OUT ?= results
 # The tests of the modules; the second list are those whose claims hold in real time, too.
 RACE_TESTS := $(wildcard $(patsubst %,selftests/guest/test_%.py,integrity life_cycle privilege))
-MODULE_TESTS := $(wildcard selftests/guest/test_tcp_*.py) $(RACE_TESTS)
+MODULE_TESTS := $(wildcard selftests/guest/test_tcp_*.py selftests/guest/test_imtcp*.py) $(RACE_TESTS)
 
 .PHONY: help setup modules demo check check-quick check-views check-packaging check-machine \
 	matrix check-long check-debug check-grid figures lint ccscope-cost shell install \
@@ -56,9 +56,11 @@ check-long: setup ## tests that are too long for make check: 200 load cycles, 10
 
 check-debug: setup ## the module tests in kernels with detectors, which are built first (an hour and more)
 	@for k in debug-kasan debug-kcsan; do $(AIRLAB) kernels --fetch $$k >/dev/null || exit 1; done
-	@$(PYTHON) -m pytest -q -n $(JOBS) selftests/debug
-	@$(PYTHON) -m pytest -q -n $(JOBS) --kernel debug-kasan $(MODULE_TESTS)
-	@$(PYTHON) -m pytest -q --kernel debug-kcsan $(RACE_TESTS)
+	@failed=0; \
+	$(PYTHON) -m pytest -q -n $(JOBS) selftests/debug || failed=1; \
+	$(PYTHON) -m pytest -q -n $(JOBS) --kernel debug-kasan $(MODULE_TESTS) || failed=1; \
+	$(PYTHON) -m pytest -q --kernel debug-kcsan $(RACE_TESTS) || failed=1; \
+	exit $$failed
 
 check-grid: setup ## a grid of 48 cells, interrupted three times and resumed (half an hour)
 	@$(PYTHON) selftests/guest/gridcheck.py --out $(OUT)/check-grid
