@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from airlab.paths import REPO
+from airtcp_tools import MODULES
 from builddebs import build
 from machine import Machine, Result, files_on
 
@@ -297,16 +298,21 @@ def test_unloading_resets_defaults_when_asked_and_waits_for_sockets(used: Boot) 
     assert used["unload_wait_loaded"] == "no"
 
 
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "j"])
+def test_every_name_loads_its_module(used: Boot, name: str) -> None:
+    assert name in used.did(f"other_{name}")
+    assert f"{MODULES[name]} is unloaded" in used.did(f"other_unload_{name}")
+
+
 def test_status_says_what_is_there(used: Boot) -> None:
     found = used.json("status.json")
     assert found["airtcp"] == OLD
     assert found["kernel"] == MACHINE.release()
     assert (found["secure_boot"], found["signatures_enforced"]) == ("no EFI", False)
-    (module,) = found["modules"]
-    assert (module["algorithm"], module["loaded"], module["installed_version"]) == (
-        "j", False, OLD,
-    )  # fmt: skip
-    assert module["signer"] == KEY
+    assert [module["algorithm"] for module in found["modules"]] == list(MODULES)
+    for module in found["modules"]:
+        state = (module["loaded"], module["installed_version"], module["signer"])
+        assert state == (False, OLD, KEY), module["module"]
     assert "default algorithm: cubic" in used.did("status")
 
 

@@ -81,3 +81,10 @@ fact unload_wait_loaded "$(loaded)"
 try status airtcp status
 airtcp status --json >out/status.json
 ip netns del blue
+
+# The other modules come by their names, too.
+for name in imtcp symbiosis cherry imtcp_bg cherry_plus; do
+	try "other_$name" set_default "$name"
+	set_default cubic
+	try "other_unload_$name" airtcp unload "$name" --wait 30
+done
