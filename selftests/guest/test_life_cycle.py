@@ -471,6 +471,10 @@ def _writes(alg: Algorithm) -> str:
     return "\n".join(lines)
 
 
+SLOWER = {"debug-kasan": 5, "debug-kcsan": 15}
+"""How many times as long a debug kernel polls, to have asked as often."""
+
+
 def _polled(lab: Lab, alg: Algorithm, seconds: int) -> dict[str, str]:
     text = POLLED.replace("@WRITES@", _writes(alg))
     text = text.replace("@WORKERS@", " ".join(WORKERS.split()))
@@ -488,8 +492,7 @@ def _check_polled(facts: dict[str, str], seconds: int) -> None:
 
 
 def test_polled_while_parameters_change(lab: Lab, alg: Algorithm) -> None:
-    # The kernel that looks for races runs in real time, and 15 times slower.
-    seconds = 60 if lab.engine.image.kernel.debug == "debug-kcsan" else 4
+    seconds = 4 * SLOWER.get(lab.engine.image.kernel.debug, 1)
     _check_polled(_polled(lab, alg, seconds), 4)
 
 
