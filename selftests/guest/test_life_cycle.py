@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from airlab.kernels import LabKernel
 from guestlab import Lab, ScriptView
 from guestprograms import BAD_VALUES, INSTALL, LIFE_PARAMS, TWO_HOSTS, Algorithm, programs
 
@@ -391,7 +392,7 @@ def _objects(view: ScriptView, when: str) -> Counter[str]:
     return Counter({words[0]: int(words[1]) for words in map(str.split, lines)})
 
 
-def _check_cycles(view: ScriptView, cycles: int) -> None:
+def _check_cycles(view: ScriptView, cycles: int, debug: str | None) -> None:
     facts = view.facts
     number = {k: int(v) for k, v in facts.items() if v.isdigit()}
     assert number["unloaded"] == cycles
@@ -408,6 +409,9 @@ def _check_cycles(view: ScriptView, cycles: int) -> None:
         left = {name: counts[name] for name in ("inuse", "orphan", "tw", "mem")}
         assert set(left.values()) == {"0"}, f"sockets are left at {host}: {left}"
     assert number["after.regions"] - number["before.regions"] < cycles // 2
+    if debug:
+        # The detectors keep what was freed; kmemleak has looked for what nobody points to.
+        return
     lost_kb = {"free": number["before.free"] - number["after.free"]}
     for what in ("VmallocUsed", "Percpu"):
         lost_kb[what] = number[f"after.{what}"] - number[f"before.{what}"]
@@ -417,13 +421,13 @@ def _check_cycles(view: ScriptView, cycles: int) -> None:
     assert max(lost_kb.values()) < NOISE_KB, f"kB lost in {cycles} cycles: {lost_kb}"
 
 
-def test_cycles_under_traffic(lab: Lab, alg: Algorithm) -> None:
-    _check_cycles(_cycles(lab, alg, CYCLES_QUICK), CYCLES_QUICK)
+def test_cycles_under_traffic(lab: Lab, alg: Algorithm, kernel: LabKernel) -> None:
+    _check_cycles(_cycles(lab, alg, CYCLES_QUICK), CYCLES_QUICK, kernel.debug)
 
 
 @pytest.mark.long
-def test_200_cycles_under_traffic(lab: Lab, alg: Algorithm) -> None:
-    _check_cycles(_cycles(lab, alg, CYCLES_LONG), CYCLES_LONG)
+def test_200_cycles_under_traffic(lab: Lab, alg: Algorithm, kernel: LabKernel) -> None:
+    _check_cycles(_cycles(lab, alg, CYCLES_LONG), CYCLES_LONG, kernel.debug)
 
 
 # Polling and writing parameters, all the while ------------------------------------------------
@@ -491,8 +495,8 @@ def _check_polled(facts: dict[str, str], seconds: int) -> None:
     assert facts["gone"] == "ok", "a closed socket kept a reference"
 
 
-def test_polled_while_parameters_change(lab: Lab, alg: Algorithm) -> None:
-    seconds = 4 * SLOWER.get(lab.engine.image.kernel.debug, 1)
+def test_polled_while_parameters_change(lab: Lab, alg: Algorithm, kernel: LabKernel) -> None:
+    seconds = 4 * SLOWER.get(kernel.debug or "", 1)
     _check_polled(_polled(lab, alg, seconds), 4)
 
 
