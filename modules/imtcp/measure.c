@@ -32,7 +32,8 @@
  * The first range comes from one train at full speed: A0 = (N-1) M / (R_N - R_1),
  * range (A0/2, A0).  Trains at full speed also give the capacity
  *
- *	C = (sum M - A * sum delta) / (sum T - sum delta)
+ *	C = sum M / sum T			of those that met no other packet
+ *	C = (sum M - A * sum delta) / (sum T - sum delta)	when most met some
  *
  * with delta and T the times between departures and between arrivals.
  *
@@ -84,6 +85,10 @@
  *  9. [R] A train at full speed is sent with each of the first four measurements and
  *     with every capacity_every-th later one.  C is the sum over the last 16,
  *     not below A and not below the highest delivery rate of the last 10 s.
+ *     Trains that met nothing are known by their agreeing, see im_alone_kbps().
+ *     The second formula takes cross traffic to arrive evenly while a train
+ *     leaves; where it does not (one processor that sends both, as in the
+ *     laboratory) that formula is high by (C - A) * delta / M.
  *     Streams with T = +1 are not used for C: with them the formula is the one that
  *     balance gets A from, and two unknowns would come out of one equation.
  * 10. An ACK that covers several packets gives one point, for the last of them.
@@ -755,23 +760,28 @@ static void im_keep_train(struct imtcp *im, const struct im_point *first,
 
 static void im_update_capacity(struct imtcp *im)
 {
+	u32 known = READ_ONCE(capacity_kbps), found, i;
 	struct im_results each = { 0 };
-	u32 known = READ_ONCE(capacity_kbps), i;
 
 	if (known) {
 		im->capacity = known;
 		im->capacity_half = 0;
 		return;
 	}
-	for (i = 0; i < im->n_trains; i++) {
-		u32 one = im_capacity_kbps(&im->trains[i], 1, im->avail_kbps);
+	found = im_alone_kbps(im->trains, im->n_trains, &each);
+	if (!found) {
+		memset(&each, 0, sizeof(each));
+		for (i = 0; i < im->n_trains; i++) {
+			u32 one = im_capacity_kbps(&im->trains[i], 1,
+						   im->avail_kbps);
 
-		if (one)
-			im_add_result(&each, one);
+			if (one)
+				im_add_result(&each, one);
+		}
+		found = im_capacity_kbps(im->trains, im->n_trains,
+					 im->avail_kbps);
 	}
-	im->capacity = max3(im_capacity_kbps(im->trains, im->n_trains,
-					     im->avail_kbps),
-			    im->avail_kbps, minmax_get(&im->delivery));
+	im->capacity = max3(found, im->avail_kbps, minmax_get(&im->delivery));
 	im->capacity_half = im_half_kbps(&each);
 }
 

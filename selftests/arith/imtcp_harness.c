@@ -21,6 +21,7 @@
  *					count mean_q8 half lo hi
  *	W LO HI ABOVE			im_widen: lo hi
  *	P AVAIL N BITS SENT ACKED ...	im_capacity_kbps
+ *	A N BITS SENT ACKED ...		im_alone_kbps: C, how many trains agree
  *	H RTTVAR MDEV SRTT		im_hold_us
  *	D N FLOW STREAM			im_needed_segs
  *	s K A TAU WIRE GAMMA EPS	lg_equilibrium_q32
@@ -78,7 +79,7 @@ static bool run(char kind, int n)
 	struct im_trend t;
 	s8 trend[IM_MAX_STREAMS];
 	int i;
-	u32 k;
+	u32 found, k;
 
 	switch (kind) {
 	case 'S':
@@ -154,6 +155,15 @@ static bool run(char kind, int n)
 			train[i].acked_ns = v[4 + 3 * i];
 		}
 		printf("%u\n", im_capacity_kbps(train, v[1], v[0]));
+		return true;
+	case 'A':
+		for (i = 0; i < v[0]; i++) {
+			train[i].bits = v[1 + 3 * i];
+			train[i].sent_ns = v[2 + 3 * i];
+			train[i].acked_ns = v[3 + 3 * i];
+		}
+		found = im_alone_kbps(train, v[0], &results);
+		printf("%u %u\n", found, results.count);
 		return true;
 	case 'H':
 		printf("%u\n", im_hold_us(v[0], v[1], v[2]));

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 import pytest
+from airlab.afilter import filtered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -370,6 +371,29 @@ def test_capacity_that_trains_do_not_tell(imtcp: Harness) -> None:
     assert imtcp.one("P", 0, 1, BITS, 10**6, 10**6) == BITS
 
 
+@pytest.mark.parametrize("met", [0, 3, 7])
+def test_capacity_from_trains_that_met_nothing(imtcp: Harness, met: int) -> None:
+    """Whatever A is, and whatever the others met; the fluid formula has no say."""
+    dice = random.Random(met)
+    trains = []
+    for i in range(16):
+        between = dice.randint(300, 1500) * 8 if i % 2 and i // 2 < met else 0
+        trains.append((3 * BITS, 39_000, (3 * BITS + between) * 10))
+    assert imtcp.ask("A", 16, *[v for t in trains for v in t]) == [100_000, 16 - met]
+
+
+def test_trains_that_met_something_are_no_majority(imtcp: Harness) -> None:
+    trains = [(3 * BITS, 39_000, 3 * BITS * 10 + 40_000 * i) for i in range(16)]
+    assert imtcp.ask("A", 16, *[v for t in trains for v in t])[0] == 0
+
+
+def test_trains_sent_slowly_or_few_do_not_tell(imtcp: Harness) -> None:
+    slow, fast = [3 * BITS, 100_000, 363_360], [3 * BITS, 39_000, 363_360]
+    assert imtcp.ask("A", 16, *slow * 16)[0] == 0
+    assert imtcp.ask("A", 3, *fast * 3)[0] == 0
+    assert imtcp.ask("A", 4, *fast * 4)[0] == 100_000
+
+
 # Arrivals and holding
 
 
@@ -425,6 +449,13 @@ def test_ewma(imtcp: Harness, values: list[int]) -> None:
 def test_a_constant_is_reached(imtcp: Harness, kind: int, a: int, b: int) -> None:
     got = imtcp.ask("f", kind, a, *[b] * 300)
     assert abs(got[-1] - b) <= 1
+
+
+@prop
+@given(kind=st.sampled_from([EWMA, ROBUST]), values=st.lists(rates, min_size=1, max_size=80))
+def test_the_laboratory_filters_alike(imtcp: Harness, kind: int, values: list[int]) -> None:
+    """airlab compares filters on the results of one run with a copy of this arithmetic."""
+    assert imtcp.ask("f", kind, *values) == filtered(values, ("none", "ewma", "robust")[kind])
 
 
 def test_robust_follows_a_step_within_three_results(imtcp: Harness) -> None:

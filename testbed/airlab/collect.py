@@ -41,6 +41,7 @@ from airlab.results import (
 )
 from airlab.sawtooth import drop_metrics, window_metrics
 from airlab.stats import jain_index
+from airlab.truth import flow_metrics, measurement_metrics, truth_of, udp_metrics
 
 _SAMPLES = (
     *("cwnd_segs", "ssthresh_segs", "srtt_us", "min_rtt_us", "unacked_segs", "sacked_segs"),
@@ -100,6 +101,7 @@ def collect(
         stages=stages,
         metrics=_metrics(flows)
         | _window_metrics(plan, events)
+        | _truth_metrics(source, plan, trace, events)
         | drop_metrics(_drops(plan, stages)),
         audit=_audit_result(checks),
         hashes=_hashes(source, plan, out),
@@ -404,6 +406,32 @@ def _window_metrics(plan: CellPlan, events: Mapping[str, FlowEvents]) -> dict[st
     (flow,) = measured
     seen = events[flow.label]
     return window_metrics(seen.acks, seen.states, flow.start_us / 1e6, flow.stop_us / 1e6)
+
+
+def _truth_metrics(
+    raw: Raw, plan: CellPlan, trace: Trace | None, events: Mapping[str, FlowEvents]
+) -> dict[str, float]:
+    """Numbers that need what the cross traffic left, where that is known."""
+    made = udp_metrics([_datagrams(raw, cross.label) for cross in plan.cross])
+    known = truth_of(plan)
+    if known is None:
+        return made
+    flow, truth = known
+    if flow.label in events:
+        seen = events[flow.label]
+        bins = _bins(raw.receiver(flow) or {}, raw.t0_ns)
+        made |= flow_metrics(bins, seen.retransmits["t_s"], seen.acks, truth)
+    results = (trace.events if trace else {}).get("imtcp:imtcp_result")
+    if results is not None:
+        times = {"t_s": (results["t_ns"] - raw.t0_ns) / 1e9}
+        made |= measurement_metrics({**results, **times}, truth)
+    return made
+
+
+def _datagrams(raw: Raw, label: str) -> tuple[int, int]:
+    """Sent and received datagrams of a UDP stream."""
+    sent, got = raw.json(f"{label}.json") or {}, raw.json(f"{label}.recv.json") or {}
+    return int(sent.get("datagrams", 0)), int(got.get("datagrams", 0))
 
 
 def _drops(

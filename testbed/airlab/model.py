@@ -127,6 +127,18 @@ class PathProbe:
 
 
 @dataclass(frozen=True)
+class CrossPlan:
+    """UDP cross traffic as the plan runs it; ``rate_bps`` counts layer 2."""
+
+    label: str
+    src: str
+    dst: str
+    rate_bps: int
+    start_us: int
+    stop_us: int
+
+
+@dataclass(frozen=True)
 class Interval:
     """A shaded stretch or instant of a plot: an outage, a handoff, a rate change."""
 
@@ -155,6 +167,7 @@ class CellPlan:
     trace: bool
     keep_pcap: bool
     notes: tuple[str, ...] = ()
+    cross: tuple[CrossPlan, ...] = ()
     files: dict[str, bytes] = field(default_factory=dict)
 
     @property
@@ -169,6 +182,8 @@ class CellPlan:
     def to_json(self) -> dict[str, Any]:
         """The plan without its files, as stored in ``plan.json``."""
         names = [f.name for f in dataclasses.fields(self) if f.name != "files"]
+        # Plans without cross traffic keep the keys that they had before it was recorded.
+        names = [name for name in names if name != "cross" or self.cross]
         return {name: _plain(getattr(self, name)) for name in names}
 
     @classmethod
@@ -178,13 +193,19 @@ class CellPlan:
         cell = data["cell"]
         made["cell"] = Cell(cell["cc"], cell["seed"], tuple((k, v) for k, v in cell["params"]))
         for name, kind in _RECORDS.items():
-            made[name] = tuple(kind(**_frozen(row)) for row in data[name])
+            made[name] = tuple(kind(**_frozen(row)) for row in data.get(name, ()))
         for name in ("nodes", "modules", "kernel_args", "notes"):
             made[name] = tuple(data[name])
         return cls(**made)
 
 
-_RECORDS = {"flows": FlowPlan, "stages": StagePlan, "probes": PathProbe, "intervals": Interval}
+_RECORDS = {
+    "flows": FlowPlan,
+    "stages": StagePlan,
+    "probes": PathProbe,
+    "intervals": Interval,
+    "cross": CrossPlan,
+}
 
 
 def _frozen(row: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .algorithms import Algorithm, parameter_file
-from .model import AirlabError, Cell, CellPlan, FlowPlan, Interval, PathProbe, Scalar, StagePlan
+from .model import (
+    AirlabError,
+    Cell,
+    CellPlan,
+    CrossPlan,
+    FlowPlan,
+    Interval,
+    PathProbe,
+    Scalar,
+    StagePlan,
+)
 from .patterns import BITS, NO_LOSS, PACKETS, ChannelSpec, Gilbert, derive_seed, make_pattern
 from .scenario import FAST_BPS, MAX_UDP_BYTES, Event, Flow, GilbertModel, Scenario, event_end
 from .topology import (
@@ -140,6 +150,7 @@ class _Builder:
             trace=bool(self._trace_lines()),
             keep_pcap=scenario.trace.keep_pcap,
             notes=tuple(self._notes()),
+            cross=tuple(self._cross()),
             files=files,
         )
 
@@ -302,17 +313,32 @@ class _Builder:
         words.append(f"--json {OUT}/{plan.label}.json")
         return Line(plan.start_us, plan.src, f"{plan.label}.send", " ".join(words))
 
+    def _cross(self) -> list[CrossPlan]:
+        return [
+            CrossPlan(
+                label=f"x{number}",
+                src=spec.from_,
+                dst=spec.to,
+                rate_bps=spec.rate,
+                start_us=spec.start,
+                stop_us=self.scenario.duration if spec.stop is None else spec.stop,
+            )
+            for number, spec in enumerate(self.scenario.cross, 1)
+        ]
+
     def _cross_lines(self) -> list[Line]:
         lines: list[Line] = []
-        for number, spec in enumerate(self.scenario.cross, 1):
-            label, port = f"x{number}", 6000 + number
+        for number, (spec, plan) in enumerate(
+            zip(self.scenario.cross, self._cross(), strict=True), 1
+        ):
+            label, port = plan.label, 6000 + number
+            seconds = (plan.stop_us - plan.start_us) / 1e6
             seed = derive_seed(self.cell.seed, "cross", label)
-            stop = self.scenario.duration if spec.stop is None else spec.stop
             to = self.topology.address(spec.to, spec.from_)
             receive = f"airflow udp-recv --port {port} --family {self.scenario.ip}"
             send = (
                 f"airflow udp-send --to {to} --port {port} --size {spec.size} --rate {spec.rate} "
-                f"--dist {spec.dist} --seed {seed} --seconds {(stop - spec.start) / 1e6:.6f}"
+                f"--dist {spec.dist} --seed {seed} --seconds {seconds:.6f}"
             )
             out = f"--json {OUT}/{label}"
             lines.append(Line(RECEIVERS_US, spec.to, f"{label}.recv", f"{receive} {out}.recv.json"))

@@ -623,6 +623,67 @@ static inline u32 im_capacity_kbps(const struct im_train *t, u32 n,
 	return im_clamp_kbps(div64_u64(bits - avail_kbps * sent, acked - sent));
 }
 
+/* Trains that agree within 1/32 met nothing: 300 bytes in between are 1/15. */
+#define IM_LOG_AGREE	5
+#define IM_LEAST_TRAINS	4
+
+/* Arrived so much further apart than sent that little had time to come between. */
+static inline u32 im_train_kbps(const struct im_train *t)
+{
+	return t->acked_ns / 4 < t->sent_ns ? 0 :
+					      im_rate_kbps(t->bits, t->acked_ns);
+}
+
+static inline bool im_agree(u32 kbps, u32 with_kbps)
+{
+	u32 off = kbps > with_kbps ? kbps - with_kbps : with_kbps - kbps;
+
+	return kbps && off <= with_kbps >> IM_LOG_AGREE;
+}
+
+/**
+ * im_alone_kbps() - C from the trains that no other packet came between
+ * @t: trains
+ * @n: how many, at most IM_PAIRS
+ * @each: takes their single values
+ *
+ * A train sent faster than the link arrives at C if nothing comes between, and
+ * otherwise more slowly, each by another amount.  So if more than half of the
+ * trains agree, they met nothing.
+ *
+ * Return: C, 0 when no such majority is there.
+ */
+static inline u32 im_alone_kbps(const struct im_train *t, u32 n,
+				struct im_results *each)
+{
+	u32 sorted[IM_PAIRS], middle, agree = 0, i, j;
+	u64 bits = 0, acked = 0;
+
+	if (n < IM_LEAST_TRAINS || n > IM_PAIRS)
+		return 0;
+	for (i = 0; i < n; i++) {
+		u32 one = im_train_kbps(&t[i]);
+
+		for (j = i; j && sorted[j - 1] > one; j--)
+			sorted[j] = sorted[j - 1];
+		sorted[j] = one;
+	}
+	middle = sorted[n / 2];
+	for (i = 0; i < n; i++) {
+		u32 one = im_train_kbps(&t[i]);
+
+		if (!im_agree(one, middle))
+			continue;
+		im_add_result(each, one);
+		bits += (u64)t[i].bits * 1000000;
+		acked += t[i].acked_ns;
+		agree++;
+	}
+	if (agree * 2 <= n)
+		return 0;
+	return im_clamp_kbps(div64_u64(bits, acked));
+}
+
 /* Holding back -------------------------------------------------------------- */
 
 /**

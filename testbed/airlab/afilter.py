@@ -1,0 +1,80 @@
+"""The filters of measured results in ``modules/include/airtcp/afilter.h``, bit by bit.
+
+With them all filters can be compared on the results of one run; the module applies only the one
+that its parameter names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+FILTERS = ("ewma", "robust")
+
+_Q = 8
+_WEIGHT = 8
+_OUTLIER = 3
+_CHANGE = 3
+_LOG_FLOOR = 6
+_LOG_FIRST = 2
+
+
+def filtered(values: Sequence[int], name: str) -> list[int]:
+    """The filter's output after each value.
+
+    Args:
+        values: results in kbit/s.
+        name: ``none``, ``ewma`` or ``robust``.
+    """
+    memory = _Memory()
+    return [memory.add(name, int(value)) for value in values]
+
+
+def _share(error: int) -> int:
+    size = (abs(error) + _WEIGHT - 1) // _WEIGHT
+    return size if error > 0 else -size
+
+
+@dataclass
+class _Memory:
+    value: int = 0
+    deviation: int = 0
+    side: int = 0
+    outliers: list[int] = field(default_factory=lambda: [0] * (_CHANGE - 1))
+
+    def add(self, name: str, kbps: int) -> int:
+        if name == "none" or not self.value:
+            self._restart(kbps)
+        elif name == "ewma":
+            self.value += _share((kbps << _Q) - self.value)
+        else:
+            self._robust(kbps)
+        return self.value >> _Q
+
+    def _restart(self, kbps: int) -> None:
+        self.value = kbps << _Q
+        self.deviation = self.value >> _LOG_FIRST
+        self.side = 0
+
+    def _changed(self, kbps: int, sign: int) -> bool:
+        if self.side * sign < 0:
+            self.side = 0
+        self.side += sign
+        if abs(self.side) == _CHANGE:
+            self._restart(sorted([*self.outliers, kbps])[1])
+            return True
+        self.outliers[abs(self.side) - 1] = kbps
+        return False
+
+    def _robust(self, kbps: int) -> None:
+        error = (kbps << _Q) - self.value
+        most, least = _OUTLIER * self.deviation, self.value >> _LOG_FLOOR
+        if abs(error) > most:
+            sign = 1 if error > 0 else -1
+            if self._changed(kbps, sign):
+                return
+            error = sign * most
+        else:
+            self.side = 0
+        self.value += _share(error)
+        self.deviation = max(self.deviation + _share(abs(error) - self.deviation), least)
