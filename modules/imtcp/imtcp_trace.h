@@ -9,7 +9,9 @@
  * imtcp:imtcp_stream	a stream was evaluated or given up (why).  stream is i, 1 the
  *			highest sub-range, 0 the train at full speed of step 1;
  *			lo and hi its sub-range; packets sent; points known;
- *			held_us how long packets were held back before it
+ *			held_us how long packets were held back before it; sent_ns
+ *			and growth_ns of all its packets, pct and pdt of those
+ *			behind the head
  * imtcp:imtcp_result	a measurement ended.  lo and hi: its search range; choice:
  *			the sub-range, 0 above, streams + 1 below it; trends: T_i
  *			as two bits each, stream 1 lowest: 0 undecided, 1

@@ -111,6 +111,9 @@
  *     A without a threshold, also from streams slower than A.  Without it
  *     random cross traffic makes some delay grow at any rate, and A comes out
  *     too low (by a fifth to a third).  The head itself gives C.  0 is the paper.
+ *     Trend and regression look at the packets behind the head, balance at all: the
+ *     queue is busy from the second packet on, and cross traffic that a burst
+ *     held up (in a host, a switch) comes behind it and must not count twice.
  *
  * As published: trend=either estimate=fit store=full head=0.
  *
@@ -855,7 +858,8 @@ static bool im_evaluate(struct sock *sk, struct imtcp *im, struct im_stream *s)
 {
 	struct im_point p[IM_MAX_PACKETS];
 	struct im_trend t = { 0 };
-	u32 n, least;
+	u32 n, all, least;
+	s64 span;
 
 	if (trace_imtcp_packet_enabled())
 		im_trace_points(sk, im, s);
@@ -875,21 +879,26 @@ static bool im_evaluate(struct sock *sk, struct imtcp *im, struct im_stream *s)
 		im_void(sk, im, s, IM_WHY_POINTS);
 		return false;
 	}
-	s->load.bits = (p[n - 1].index - p[0].index) * im->bits;
-	s->load.sent_ns = im_span_ns(p[0].sent_ns, p[n - 1].sent_ns);
-	if ((u64)im_rate_kbps(s->load.bits, s->load.sent_ns) * IM_PERMILLE <
-	    (u64)im_mid_kbps(s->range) * IM_LEAST_RATE) {
+	span = im_span_ns(p[0].sent_ns, p[n - 1].sent_ns);
+	if ((u64)im_rate_kbps((p[n - 1].index - p[0].index) * im->bits, span) *
+	    IM_PERMILLE < (u64)im_mid_kbps(s->range) * IM_LEAST_RATE) {
 		im_void(sk, im, s, IM_WHY_SLOW);
 		return false;
 	}
 	if (im->head > 1)
 		im_evaluate_train(im, s, im->head);
 	t = im_trend_of(p, n);
-	s->load.growth_ns = t.growth_ns;
 	s->load.busy = im->head > 1 || im_busy(sk, im, p, n);
 	s->verdict = im_verdict(im, &t);
 	s->falls = im_falls(p, n);
 	s->status = IM_DONE;
+	/* The balance holds from the first packet on, see difference 14. */
+	all = im_points(im, s, 0, im->n, p);
+	s->load.bits = (p[all - 1].index - p[0].index) * im->bits;
+	s->load.sent_ns = im_span_ns(p[0].sent_ns, p[all - 1].sent_ns);
+	s->load.growth_ns = im_span_ns(im_delay_ns(&p[0]),
+				       im_delay_ns(&p[all - 1]));
+	t.growth_ns = s->load.growth_ns;
 	if (trace_imtcp_stream_enabled())
 		im_report(sk, im, s, &t, n, IM_OK);
 	return true;

@@ -62,7 +62,7 @@ static double fill(double now)
 	return now + 3 * BITS / left;
 }
 
-/* Sends one stream; its points from the head's last packet on. */
+/* Sends one stream. */
 static u32 stream(double *now, struct im_range sub, u32 n, u32 head,
 		  struct im_point *p)
 {
@@ -75,7 +75,7 @@ static u32 stream(double *now, struct im_range sub, u32 n, u32 head,
 		p[known].index = i;
 		p[known].sent_ns = *now * 1e9;
 		p[known].acked_ns = (pass(*now) + 0.01) * 1e9;
-		known += i + 1 >= head;
+		known++;
 	}
 	*now += BITS / (sub.hi_kbps * 1e3);
 	return im_clean(p, known, BITS, link_bps / 1000);
@@ -116,22 +116,25 @@ int main(int argc, char **argv)
 
 		for (i = 0; i < k && low < 2; i++) {
 			struct im_range sub = im_subrange(range, k, i + 1);
+			struct im_point *tail = p[i] + head - 1;
 			struct im_trend t;
-			u32 last;
+			u32 last, left;
 
 			now = fill(now);
 			known[i] = stream(&now, sub, n, head, p[i]);
 			last = known[i] - 1;
-			t = im_trend_of(p[i], known[i]);
+			left = known[i] - (head - 1);
+			t = im_trend_of(tail, left);
 			load[i].bits = (p[i][last].index - p[i][0].index) *
 				       BITS;
 			load[i].sent_ns = p[i][last].sent_ns - p[i][0].sent_ns;
-			load[i].growth_ns = t.growth_ns;
+			load[i].growth_ns = im_delay_ns(&p[i][last]) -
+					    im_delay_ns(&p[i][0]);
 			load[i].busy = head > 1;
 			verdict[i] = trend == EITHER ? im_either(&t) :
 				     trend == BOTH ? im_both(&t) :
 						     im_net(&t, BITS, capacity);
-			falls = im_falls(p[i], known[i]);
+			falls = im_falls(tail, left);
 			low = verdict[i] < 0 ? low + 1 : 0;
 			sent = i + 1;
 		}
@@ -157,7 +160,8 @@ int main(int argc, char **argv)
 
 			kbps = (sub.lo_kbps + sub.hi_kbps) / 2;
 			if (estimate == FIT)
-				kbps = im_fit_kbps(p[at - 1], known[at - 1],
+				kbps = im_fit_kbps(p[at - 1] + head - 1,
+						   known[at - 1] - (head - 1),
 						   BITS);
 			kbps = kbps > sub.lo_kbps ? kbps : sub.lo_kbps;
 			kbps = kbps < sub.hi_kbps ? kbps : sub.hi_kbps;
