@@ -215,17 +215,12 @@ def under_fq(lab: Lab) -> View:
 
 def test_fq_is_found_out_and_said(under_fq: View) -> None:
     """fq paces instead of TCP: no result rather than a wrong one, and Reno's window."""
+    assert len(under_fq.table("imtcp_imtcp_result")["t_s"]) == 0
     dmesg = (under_fq.raw / "dmesg").read_text()
-    results = under_fq.table("imtcp_imtcp_result")["t_s"]
-    if len(results):
-        assert "cannot be measured" not in dmesg
-        for start, stop, left in STEPS:
-            rows = _between(under_fq, "imtcp_imtcp_result", start + SETTLE_S, stop)
-            assert abs((rows["avail_kbps"] / left - 1).mean()) < 0.1
-    else:
-        assert dmesg.count("cannot be measured") == 1
-        why = under_fq.table("imtcp_imtcp_stream")["why"]
-        assert 1 <= np.sum(why == 3) <= 3, "it tries again and again"
+    assert dmesg.count("cannot be measured") == 1
+    why = under_fq.table("imtcp_imtcp_stream")["why"]
+    print(f"streams given up: {why.tolist()}")
+    assert why.tolist() == [3], "one stream left as a batch, and no other was tried"
     assert under_fq.flow()["goodput_bps"] > 0.85e6 * 9
 
 
