@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from airlab import pictures
 from airlab.afilter import filtered
+from airlab.figure import Picture
 from airlab.model import CellPlan, CrossPlan
 from airlab.truth import (
     PAYLOAD,
@@ -126,3 +128,39 @@ def test_udp_loss() -> None:
 
 def test_no_filter_changes_nothing() -> None:
     assert filtered([5, 7, 100, 3], "none") == [5, 7, 100, 3]
+
+
+def _drawn(kind: str, tables: dict[str, dict[str, np.ndarray]]) -> tuple[list[str], list[float]]:
+    """Names in the legend, and the heights of the true values."""
+    picture = Picture.model_validate({"name": "p", "title": "P", "kind": kind, "of": "symbiosis"})
+    canvas = pictures._canvas(picture, [pictures.Run("symbiosis", tables, 0, 8, TRUTH)])
+    (axes,) = canvas.axes
+    heights = [float(c.get_segments()[0][0][1]) for c in axes.collections]
+    return axes.get_legend_handles_labels()[1], heights
+
+
+def test_a_picture_of_a_and_c_beside_the_truth() -> None:
+    names, heights = _drawn("available", {"imtcp_imtcp_result": _results([(1, 8100), (5, 2100)])})
+    assert sorted(names) == ["A in truth", "A measured", "C in truth", "C measured"]
+    assert heights == [8.0, 2.0]
+
+
+def test_a_picture_of_the_window_beside_its_equilibrium() -> None:
+    steps = {
+        "t_s": np.array([1.0, 5.0]),
+        "after_q32": np.array([10, 20]) * 2**32,
+        "goal_q32": np.array([20, 20]) * 2**32,
+        "tau_us": np.array([12_112, 12_500]),
+        "gamma_permille": np.array([900, 900]),
+        "wire_bytes": np.array([1514, 1514]),
+    }
+    names, heights = _drawn("equilibrium", {"symbiosis_symbiosis_step": steps})
+    assert names == ["equilibrium as measured", "window", "equilibrium in truth"]
+    assert heights == pytest.approx([8.2, 2.8]), "one segment for each Mbit/s"
+
+
+def test_goodput_is_drawn_beside_what_was_left() -> None:
+    goodput = {"t_s": np.arange(0.0, 8.0), "bytes": np.full(8, 1000)}
+    names, heights = _drawn("throughput", {"goodput": goodput})
+    assert "left by UDP" in names
+    assert heights[-2:] == pytest.approx([8 * PAYLOAD, 2 * PAYLOAD])

@@ -32,7 +32,7 @@ class Picture(Strict):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
     title: str
-    kind: Literal["cwnd", "flight", "sequence", "throughput"]
+    kind: Literal["cwnd", "flight", "sequence", "throughput", "available", "equilibrium"]
     of: str = Field(description="label of the algorithm")
     points: list[dict[str, Scalar]] = Field(default_factory=list)
     seed: Annotated[int, Field(ge=1)] = 1
@@ -42,7 +42,12 @@ class Picture(Strict):
     def needs(self) -> tuple[str, ...]:
         """The cell's tables that are drawn."""
         windows = ("acks", "states")
-        tables = {"sequence": ("acks",), "throughput": ("goodput",)}
+        tables = {
+            "sequence": ("acks",),
+            "throughput": ("goodput",),
+            "available": ("imtcp_imtcp_result",),
+            "equilibrium": ("symbiosis_symbiosis_step",),
+        }
         return tables.get(self.kind, windows)
 
     @property

@@ -7,7 +7,11 @@ A figure file's ``[[pictures]]`` name runs of its result (a label, a point, a se
 * ``flight``: the same with what is in flight: the part of the window that is used;
 * ``sequence``: what was sent and what was acknowledged, in segments, as the sender knew it at each
   ACK: the distance between the two is the flight;
-* ``throughput``: goodput at the receiver in bins of 1 s, with its mean.
+* ``throughput``: goodput at the receiver in bins of 1 s, with its mean, and what was left by UDP
+  cross traffic;
+* ``available``: the results of inline measurement, A and C, and the truth (``airlab.truth``);
+* ``equilibrium``: the window of TCP Symbiosis, the equilibrium of its own K and A, and that of the
+  true ones.
 """
 
 from __future__ import annotations
@@ -24,9 +28,11 @@ from ccscope.ftrace import Array, Columns
 from matplotlib.figure import Figure as Canvas
 
 from airlab.figure import Picture
+from airlab.model import CellPlan
 from airlab.plots import save
-from airlab.results import CellLine, Summary, load_cell
+from airlab.results import CellLine, Summary, load_cell, read_json
 from airlab.sawtooth import KINDS, reductions
+from airlab.truth import PAYLOAD, Truth, truth_of
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 MARKS = {
@@ -57,6 +63,7 @@ class Run:
     tables: Mapping[str, Columns]
     start: float
     stop: float
+    truth: Truth | None = None
 
 
 def draw(
@@ -98,7 +105,9 @@ def _run(result: Path, line: CellLine, picture: Picture) -> Run:
     shown = [str(value) for value in line.params.values()]
     name = ", ".join([*([line.label] if picture.name_labels else []), *shown]) or line.label
     start, stop = picture.span or (0, round(flow.stop_s * 1e6))
-    return Run(name, tables, start / 1e6, min(stop / 1e6, flow.stop_s))
+    known = truth_of(CellPlan.from_json(read_json(folder / "plan.json")))
+    truth = known[1] if known else None
+    return Run(name, tables, start / 1e6, min(stop / 1e6, flow.stop_s), truth)
 
 
 def _table(path: Path, flow: str) -> Columns:
@@ -111,9 +120,7 @@ def _table(path: Path, flow: str) -> Columns:
 def _canvas(picture: Picture, runs: Sequence[Run]) -> Canvas:
     canvas = Canvas(figsize=(5.2, 3.0))
     axes = canvas.add_subplot()
-    {"cwnd": _cwnd, "flight": _flight, "sequence": _sequence, "throughput": _throughput}[
-        picture.kind
-    ](axes, runs)
+    _KINDS[picture.kind](axes, runs)
     axes.set_xlim(min(r.start for r in runs), max(r.stop for r in runs))
     axes.set_xlabel("time, s")
     axes.set_title(picture.title, loc="left", fontsize=9)
@@ -203,5 +210,77 @@ def _throughput(axes: Any, runs: Sequence[Run]) -> None:  # noqa: ANN401 - matpl
         axes.stairs(
             rates, edges, color=colour, linewidth=1.1, label=f"{prefix}mean {mean:.2f} Mbit/s"
         )
+    _left(axes, runs, PAYLOAD, "left by UDP")
     axes.set_ylim(bottom=0)
     axes.set_ylabel("goodput, Mbit/s")
+
+
+def _left(axes: Any, runs: Sequence[Run], scale: float, name: str) -> None:  # noqa: ANN401
+    """The true A of the first run that knows it, in Mbit/s times ``scale``."""
+    truth = next((run.truth for run in runs if run.truth), None)
+    for number, stretch in enumerate(truth.stretches if truth else ()):
+        axes.hlines(
+            stretch.avail_bps * scale / 1e6, stretch.start, stretch.stop, color="black",
+            linewidth=1, linestyle="--", label=None if number else name,
+        )  # fmt: skip
+
+
+def _available(axes: Any, runs: Sequence[Run]) -> None:  # noqa: ANN401 - matplotlib
+    for run, colour in zip(runs, COLOURS, strict=False):
+        results = run.tables["imtcp_imtcp_result"]
+        rows = thinned(_inside(run, results["t_s"]), _MOST_POINTS)
+        prefix = f"{run.name}: " if len(runs) > 1 else ""
+        for column, mark, name in (("avail_kbps", ".", "A"), ("capacity_kbps", "-", "C")):
+            axes.plot(
+                results["t_s"][rows], results[column][rows] / 1e3, mark, color=colour,
+                markersize=3, linewidth=1, label=f"{prefix}{name} measured",
+            )  # fmt: skip
+    _left(axes, runs, 1.0, "A in truth")
+    truth = next((run.truth for run in runs if run.truth), None)
+    if truth:
+        capacity = truth.capacity_bps / 1e6
+        axes.axhline(capacity, color="black", linewidth=0.8, linestyle=":", label="C in truth")
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("on the wire, Mbit/s")
+
+
+def _equilibrium(axes: Any, runs: Sequence[Run]) -> None:  # noqa: ANN401 - matplotlib
+    for run, colour in zip(runs, COLOURS, strict=False):
+        steps = run.tables["symbiosis_symbiosis_step"]
+        rows = thinned(_inside(run, steps["t_s"]), _MOST_POINTS)
+        prefix = f"{run.name}: " if len(runs) > 1 else ""
+        axes.plot(
+            steps["t_s"][rows], steps["goal_q32"][rows] / 2.0**32, color=colour, linewidth=0.6,
+            alpha=0.5, label=f"{prefix}equilibrium as measured",
+        )  # fmt: skip
+        axes.plot(
+            steps["t_s"][rows], steps["after_q32"][rows] / 2.0**32, color=colour, linewidth=1.3,
+            label=f"{prefix}window",
+        )  # fmt: skip
+        if run.truth and len(rows):
+            _true_equilibrium(axes, run.truth, {name: v[rows] for name, v in steps.items()})
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("window, segments")
+
+
+def _true_equilibrium(axes: Any, truth: Truth, steps: Columns) -> None:  # noqa: ANN401
+    """S = tau (K - gamma (K - A)) for the true K and A."""
+    tau_s = float(steps["tau_us"].min()) / 1e6
+    gamma = float(steps["gamma_permille"][-1]) / 1e3
+    bits = 8 * float(steps["wire_bytes"][-1])
+    for number, stretch in enumerate(truth.stretches):
+        rate = truth.capacity_bps - gamma * (truth.capacity_bps - stretch.avail_bps)
+        axes.hlines(
+            rate * tau_s / bits, stretch.start, stretch.stop, color="black", linewidth=1,
+            linestyle="--", label=None if number else "equilibrium in truth",
+        )  # fmt: skip
+
+
+_KINDS = {
+    "cwnd": _cwnd,
+    "flight": _flight,
+    "sequence": _sequence,
+    "throughput": _throughput,
+    "available": _available,
+    "equilibrium": _equilibrium,
+}
