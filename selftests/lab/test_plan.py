@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -170,6 +171,19 @@ def test_drop_outage_is_a_window_of_the_pattern():
     assert plan.intervals[0].kind == "outage"
     assert all(stage.constant for stage in plan.stages)
     assert not [row for row in _lines(plan) if row[3].startswith("tc ")]
+
+
+def test_jitter_is_the_seeds_and_moves_all_of_a_link_alike():
+    event = {"at": "1s", "link": "air", "outage": "500ms", "every": "3s", "jitter": "2s"}
+    late = []
+    for seed in range(1, 9):
+        plans = [_plan(_raw(events=[event]), cc, seed) for cc in ("reno", "j")]
+        starts = [i.start_us for i in plans[0].intervals]
+        assert starts == [i.start_us for i in plans[1].intervals]
+        assert [b - a for a, b in itertools.pairwise(starts)] == [3_000_000] * (len(starts) - 1)
+        late.append(starts[0] - 1_000_000)
+    assert all(0 <= moved <= 2_000_000 for moved in late)
+    assert len(set(late)) == len(late)
 
 
 def test_hold_outage_blocks_and_releases():

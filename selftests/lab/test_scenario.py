@@ -297,6 +297,14 @@ def test_variants_are_labels(tmp_path):
     assert "echo 0 >/sys/module/tcp_j/parameters/min_interval_us" in setup
 
 
+def test_parameters_of_a_built_in_algorithm(tmp_path):
+    text = BASE.replace('["reno", "cubic"]', '["reno", "plain"]')
+    text += '\n[variants.plain]\ncc = "cubic"\nparams = { "tcp_cubic.hystart" = 0 }\n'
+    got = _load(tmp_path, text)
+    setup = build_plan(got, cells(got, ["plain"], 1)[0]).files["setup.sh"].decode()
+    assert "echo 0 >/sys/module/tcp_cubic/parameters/hystart" in setup
+
+
 def test_labels():
     assert dict(lookup("newreno").sysctls) == {"net.ipv4.tcp_sack": "0"}
     assert lookup("newreno").kernel_cc == "reno"
@@ -323,6 +331,16 @@ def test_an_event_comes_again_and_again(tmp_path):
     assert all(e.outage == 1_000_000 for e in made.events)
     swept = made.at_point({"events.0.every": "4s"})
     assert [e.at for e in swept.events] == [1_000_000, 5_000_000, 9_000_000]
+
+
+def test_jitter_leaves_room_and_is_the_same_for_a_link(tmp_path):
+    late = SHADOW.replace('every = "3s"', 'every = "3s"\njitter = "2s"')
+    made = _load(tmp_path, late)
+    assert [e.at for e in made.events] == [1_000_000, 4_000_000, 7_000_000]
+    assert len(_load(tmp_path, late.replace('"2s"', '"2100ms"')).events) == 2
+    other = late + '[[events]]\nat = "3s"\nlink = "air"\noutage = "100ms"\n'
+    with pytest.raises(AirlabError, match="jitter"):
+        _load(tmp_path, other)
 
 
 @pytest.mark.parametrize(

@@ -121,11 +121,11 @@ def test_a_token_bucket_next_to_a_host_frees_the_sender():
 
 def test_quickack_offload_and_host_qdisc():
     raw = _raw()
-    raw["nodes"]["b"] = {"delayed_ack": False}
+    raw["nodes"]["b"] = {"delayed_ack": False, "initcwnd": 40}
     raw["nodes"]["a"] = {"offload": True, "qdisc": "fq", "sysctl": {"net.ipv4.tcp_sack": 0}}
     text = setup_script(_topology(raw), {})
-    assert "route add 10.1.0.0/24 via 10.2.0.1 quickack 1" in text
-    assert "route change 10.2.0.0/24 dev air src 10.2.0.2 quickack 1" in text
+    assert "route add 10.1.0.0/24 via 10.2.0.1 quickack 1 initcwnd 40" in text
+    assert "route change 10.2.0.0/24 dev air src 10.2.0.2 quickack 1 initcwnd 40" in text
     assert "ethtool -K lan tso off" in text
     assert "qdisc add dev lan root handle 1: fq" in text
     assert "net.ipv4.tcp_sack=0" in text

@@ -41,6 +41,7 @@ from airlab.results import (
 )
 from airlab.sawtooth import drop_metrics, window_metrics
 from airlab.stats import jain_index
+from airlab.transfers import duplicate_metrics, finished_s, full_s
 from airlab.truth import flow_metrics, measurement_metrics, truth_of, udp_metrics
 
 _SAMPLES = (
@@ -102,7 +103,8 @@ def collect(
         metrics=_metrics(flows)
         | _window_metrics(plan, events)
         | _truth_metrics(source, plan, trace, events)
-        | drop_metrics(_drops(plan, stages)),
+        | drop_metrics(_drops(plan, stages))
+        | duplicate_metrics(source, plan),
         audit=_audit_result(checks),
         hashes=_hashes(source, plan, out),
         trace=TraceResult(events=trace.count, lost=trace.lost) if trace else None,
@@ -313,7 +315,19 @@ def _flow_result(raw: Raw, plan: CellPlan, flow: FlowPlan, events: FlowEvents | 
         cwnd_mean_segs=_mean_over_time(events.acks if events else samples, start, stop),
         ca_state_s=_state_times(events, start, stop),
         verified=receiver.get("verified"),
+        finished_s=finished_s(raw, flow),
+        full_s=_full(raw, plan, flow),
     )
+
+
+def _full(raw: Raw, plan: CellPlan, flow: FlowPlan) -> float | None:
+    """When the flow's path was full, from what the receiver got of this flow alone."""
+    path = next((p for p in plan.probes if (p.src, p.dst) == (flow.src, flow.dst)), None)
+    mss = ((raw.sender(flow) or {}).get("final") or {}).get("mss_bytes")
+    if path is None or not mss:
+        return None
+    bins = _bins(raw.receiver(flow) or {}, raw.t0_ns)
+    return full_s(bins, flow.start_us / 1e6, path, mss, flow.family)
 
 
 def _goodput(bins: Columns, start: float, stop: float) -> float:
@@ -386,6 +400,10 @@ def _metrics(flows: Sequence[FlowResult]) -> dict[str, float]:
         values = [getattr(f, name) for f in measured]
         if values and None not in values:
             made[name] = float(np.mean(values))
+    for name in ("finished_s", "full_s"):
+        moments = [getattr(f, name) for f in measured]
+        if moments and None not in moments:
+            made[name] = float(np.mean(moments))
     minima = [f.rtt_min_us for f in measured if f.rtt_min_us is not None]
     if minima:
         made["rtt_min_us"] = min(minima)

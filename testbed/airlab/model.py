@@ -65,6 +65,7 @@ class FlowPlan:
     stop_us: int
     role: str = "measured"  # or "cross"
     sample_ms: int = 100
+    size_bytes: int | None = None  # what it sends, instead of sending until stop_us
 
 
 @dataclass(frozen=True)

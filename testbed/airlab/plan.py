@@ -103,11 +103,21 @@ def build_plan(scenario: Scenario, cell: Cell) -> CellPlan:
     return _Builder(scenario.at_point(cell.point), cell).build()
 
 
+def _jittered(scenario: Scenario, seed: int) -> Scenario:
+    """The scenario with the events of each link as late as this seed has them."""
+
+    def moved(event: Event) -> Event:
+        late = derive_seed(seed, "jitter", event.link) % (event.jitter + 1)
+        return event.model_copy(update={"at": event.at + late})
+
+    return scenario.model_copy(update={"events": [moved(event) for event in scenario.events]})
+
+
 class _Builder:
     """Holds what the parts of a plan share; :meth:`build` puts them together."""
 
     def __init__(self, scenario: Scenario, cell: Cell) -> None:
-        self.scenario = scenario
+        self.scenario = scenario = _jittered(scenario, cell.seed)
         self.cell = cell
         self.algorithm = scenario.algorithm(cell.cc)
         self.topology: Topology = build_topology(scenario)
@@ -179,6 +189,7 @@ class _Builder:
             stop_us=self.scenario.duration if spec.stop is None else spec.stop,
             role=spec.role,
             sample_ms=max(1, spec.sample // 1000),
+            size_bytes=spec.size,
         )
 
     def _senders(self) -> dict[str, list[Algorithm]]:
@@ -215,7 +226,7 @@ class _Builder:
             f"echo {value} >{parameter_file(algorithm, name)}"
             for algorithm in self._algorithms()
             for name, value in algorithm.params
-            if algorithm.modules
+            if algorithm.modules or "." in name
         ]
         lines += [
             f"airchan attach --name {stage.channel} --netns {stage.delay_ns} "

@@ -72,6 +72,10 @@ class FlowResult(_Record):
     """Seconds in each congestion-avoidance state within [start_s, stop_s]."""
     verified: bool | None
     """Whether all data arrived unchanged; None when not checked."""
+    finished_s: float | None = None
+    """Seconds from its start until all of a flow of given size had arrived; None: it had not."""
+    full_s: float | None = None
+    """Seconds from its start until it filled the path (``transfers.py``); None: it did not."""
 
 
 class CheckResult(_Record):

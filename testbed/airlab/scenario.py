@@ -97,6 +97,9 @@ class Node(Strict):
     mss: Annotated[int, Field(ge=500, le=1448)] | None = Field(
         None, description="largest TCP payload this host asks its peers for, bytes"
     )
+    initcwnd: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+        None, description="initial window of this host's connections, segments (by its routes)"
+    )
     qdisc: Literal["noqueue", "fq", "fq_codel"] = Field(
         "noqueue", description="root qdisc of a host's own devices"
     )
@@ -183,6 +186,9 @@ class Event(Strict):
     link: Name
     every: Time | None = Field(
         None, description="again and again, this long after it began, as often as time allows"
+    )
+    jitter: Time = Field(
+        0, description="all of it comes up to this much later, drawn from the seed and the link"
     )
     direction: DirectionName = "both"
     outage: Time | None = Field(None, description="how long nothing passes")
@@ -271,7 +277,10 @@ class Variant(Strict):
 
     cc: str
     sysctl: dict[SysctlName, int | str] = Field(default_factory=dict)
-    params: dict[str, int | str] = Field(default_factory=dict, description="module parameters")
+    params: dict[str, int | str] = Field(
+        default_factory=dict,
+        description="module parameters; MODULE.NAME for another module's or a built-in one's",
+    )
     small_queues: bool = Field(
         True,
         description="false: TCP Small Queues lifted for the socket, by TCP_TX_DELAY (which only fq "
@@ -455,7 +464,7 @@ def _unrolled(scenario: Scenario) -> list[Event]:
         step = event.every or 0
         length = event_end(event) - event.at
         # One that would overlap itself is left for the check that says so.
-        while step > 0 and made[-1].at + step + length <= scenario.duration:
+        while step > 0 and made[-1].at + step + length + event.jitter <= scenario.duration:
             made.append(made[-1].model_copy(update={"at": made[-1].at + step}))
             if len(made) > MAX_EVENTS:
                 raise AirlabError(
@@ -807,12 +816,20 @@ def _event_faults(s: Scenario) -> Iterator[str]:
         for side in directions(event.direction):
             busy.setdefault((event.link, side), []).append((event.at, event_end(event), i))
     yield from _overlaps(busy)
+    yield from _jitter_faults(s)
+
+
+def _jitter_faults(s: Scenario) -> Iterator[str]:
+    """A link's events move together, else they could come to overlap."""
+    for name in dict.fromkeys(e.link for e in s.events):
+        if len({e.jitter for e in s.events if e.link == name}) > 1:
+            yield f"events: those of link {name} differ in jitter; give all of them the same"
 
 
 def _event_time_faults(key: str, event: Event, duration: int) -> Iterator[str]:
     if event.at >= duration:
         yield f"{key}.at: not before the experiment's end ({units.format_time(duration)})"
-    elif event_end(event) > duration:
+    elif event_end(event) + event.jitter > duration:
         yield f"{key}: lasts beyond the experiment's end ({units.format_time(duration)})"
 
 

@@ -676,6 +676,8 @@ def route_commands(topology: Topology, node: str) -> list[str]:
     if spec.mss is not None:
         # What the option announces counts the timestamp's 12 bytes, too.
         quick += f" advmss {spec.mss + 12}"
+    if spec.initcwnd is not None:
+        quick += f" initcwnd {spec.initcwnd}"
     lines = ["link set dev lo up"]
     mine = [(name, link) for name, link in scenario.links.items() if node in link.between]
     for name, link in mine:
