@@ -656,9 +656,16 @@ static bool cherry_supplement(struct sock *sk, struct cherry *c, u64 now)
 
 /* Phases -------------------------------------------------------------------- */
 
-static u32 cherry_unsent_segs(const struct tcp_sock *tp, const struct cherry *c)
+/* What there is to claim: the packet with the FIN is none of it (rule 3). */
+static u32 cherry_unsent_segs(const struct sock *sk, const struct cherry *c)
 {
-	return (tp->write_seq - tp->snd_nxt) / c->mss_bytes;
+	const struct sk_buff *last = skb_peek_tail(&sk->sk_write_queue);
+	const struct tcp_sock *tp = tcp_sk(sk);
+	u32 end = tp->write_seq;
+
+	if (last && TCP_SKB_CB(last)->tcp_flags & TCPHDR_FIN)
+		end = TCP_SKB_CB(last)->seq;
+	return (end - tp->snd_nxt) / c->mss_bytes;
 }
 
 /**
@@ -677,7 +684,7 @@ static bool cherry_start(struct sock *sk, struct cherry *c, u64 now)
 	u32 sigma, data, window, gap = 0, segs;
 	struct cherry_plan plan;
 
-	data = cherry_unsent_segs(tp, c);
+	data = cherry_unsent_segs(sk, c);
 	window = room > 0 ? room / c->mss_bytes : 0;
 	sigma = cherry_wanted_sigma(sk, c);
 	plan = cherry_plan(sigma, c->want_segs, due, min(data, window));
@@ -721,7 +728,7 @@ static bool cherry_wait_more(struct sock *sk, struct cherry *c, u32 need_segs)
 	u64 longest = (u64)cherry_rtt_us(tp) * NSEC_PER_USEC;
 
 	c->write_seq = tp->write_seq;
-	if (cherry_unsent_segs(tp, c) >= need_segs)
+	if (cherry_unsent_segs(sk, c) >= need_segs)
 		return false;
 	c->waited++;
 	/* The first look has nothing to compare with. */

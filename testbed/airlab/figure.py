@@ -32,7 +32,9 @@ class Picture(Strict):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
     title: str
-    kind: Literal["cwnd", "flight", "sequence", "throughput", "available", "equilibrium"]
+    kind: Literal[
+        "cwnd", "flight", "sequence", "supplements", "throughput", "available", "equilibrium"
+    ]
     of: str = Field(description="label of the algorithm")
     points: list[dict[str, Scalar]] = Field(default_factory=list)
     seed: Annotated[int, Field(ge=1)] = 1

@@ -7,6 +7,8 @@ A figure file's ``[[pictures]]`` name runs of its result (a label, a point, a se
 * ``flight``: the same with what is in flight: the part of the window that is used;
 * ``sequence``: what was sent and what was acknowledged, in segments, as the sender knew it at each
   ACK: the distance between the two is the flight;
+* ``supplements``: data, gap, supplements and their ACKs on one run's wire
+  (``airlab.supplements``); the run must keep its capture, taken at the sender;
 * ``throughput``: goodput at the receiver in bins of 1 s, with its mean, and what was left by UDP
   cross traffic;
 * ``available``: the results of inline measurement, A and C, and the truth (``airlab.truth``);
@@ -27,6 +29,7 @@ import pyarrow.parquet as pq
 from ccscope.ftrace import Array, Columns
 from matplotlib.figure import Figure as Canvas
 
+from airlab import supplements
 from airlab.figure import Picture
 from airlab.model import CellPlan
 from airlab.plots import save
@@ -81,10 +84,18 @@ def draw(
         if None in lines:
             left.append(picture.name)
             continue
-        runs = [_run(result, line, picture) for line in lines if line is not None]
+        found = [line for line in lines if line is not None]
         with mpl.rc_context(_STYLE):
-            made += save(_canvas(picture, runs), result / "figures", picture.name)
+            made += save(_drawn(result, picture, found), result / "figures", picture.name)
     return made, left
+
+
+def _drawn(result: Path, picture: Picture, lines: Sequence[CellLine]) -> Canvas:
+    if picture.kind != "supplements":
+        return _canvas(picture, [_run(result, line, picture) for line in lines])
+    folder = result / "cells" / lines[0].slug
+    start, stop = picture.span or (0, round(load_cell(folder).duration_s * 1e6))
+    return supplements.canvas(picture.title, folder, (start / 1e6, stop / 1e6))
 
 
 def _find(summary: Summary, picture: Picture, point: Mapping[str, Any]) -> CellLine | None:

@@ -52,6 +52,7 @@ class Segment(NamedTuple):
     length: int
     ecn: int
     options: bytes
+    dscp: int = 0
 
 
 # ---- reading ----
@@ -217,13 +218,14 @@ def segment(packet: Packet) -> Segment | None:
         protocol, tcp = data[at + 9], at + 4 * (data[at] & 15)
         # TCP segmentation offload on a path that also fills in no length leaves 0.
         end = at + (int.from_bytes(data[at + 2 : at + 4], "big") or packet.length - at)
-        src, dst, ecn = data[at + 12 : at + 16], data[at + 16 : at + 20], data[at + 1] & 3
+        src, dst, traffic = data[at + 12 : at + 16], data[at + 16 : at + 20], data[at + 1]
         if int.from_bytes(data[at + 6 : at + 8], "big") & 0x1FFF:
             return None
     elif data[at] >> 4 == 6 and len(data) >= at + 40:
         protocol, tcp = data[at + 6], at + 40
         end = tcp + (int.from_bytes(data[at + 4 : at + 6], "big") or packet.length - tcp)
-        src, dst, ecn = data[at + 8 : at + 24], data[at + 24 : at + 40], (data[at + 1] >> 4) & 3
+        src, dst = data[at + 8 : at + 24], data[at + 24 : at + 40]
+        traffic = (int.from_bytes(data[at : at + 2], "big") >> 4) & 0xFF
         while protocol in _EXTENSIONS and tcp + 2 <= len(data):
             protocol, tcp = data[tcp], tcp + 8 * (data[tcp + 1] + 1)
     else:
@@ -233,9 +235,22 @@ def segment(packet: Packet) -> Segment | None:
     sport, dport, seq, ack, offset, flags, window = struct.unpack_from(">HHIIBBH", data, tcp)
     head = 4 * (offset >> 4)
     options = data[tcp + 20 : tcp + head]
+    length = max(end - tcp - head, 0)
     return Segment(
-        src, dst, sport, dport, seq, ack, flags, window, max(end - tcp - head, 0), ecn, options
+        src, dst, sport, dport, seq, ack, flags, window, length, traffic & 3, options, traffic >> 2
     )
+
+
+def sack_blocks(options: bytes) -> list[tuple[int, int]]:
+    """The blocks of a SACK option, a DSACK's first; empty without one."""
+    at = 0
+    while at + 1 < len(options) and options[at]:
+        size = 1 if options[at] == 1 else options[at + 1]
+        if options[at] == 5:
+            body = options[at + 2 : at + size]
+            return [struct.unpack_from(">II", body, i) for i in range(0, len(body) - 7, 8)]
+        at += max(size, 1)
+    return []
 
 
 # ---- counting ----
