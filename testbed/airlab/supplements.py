@@ -93,7 +93,7 @@ def canvas(title: str, folder: Path, span: tuple[float, float]) -> Canvas:
     """
     cell = load_cell(folder)
     flow = next(f for f in cell.flows if f.role == "measured")
-    wire = read_wire(folder / "cap.pcap", flow.port, cell.start_realtime_ns)
+    wire = read_wire(folder / "cap.pcap", flow.port, cell.start_realtime_ns or 0)
     plan = json.loads((folder / "plan.json").read_text())
     outages = [
         (i["start_us"] / 1e6, i["end_us"] / 1e6) for i in plan["intervals"] if i["kind"] == "outage"
