@@ -82,7 +82,10 @@
  *  7. Less data or window than sigma + supplements: both shrink alike.  If then
  *     far_full_pct of the supplements came back, the path was not the limit.
  *     With more data or window by now, FFS goes on for another round trip, with
- *     maxcwnd - cwnd supplements; else slow start follows.  The paper's senders
+ *     maxcwnd - cwnd supplements and cwnd - 1 more segments of gap, as so many
+ *     are sent before the first of their ACKs; else slow start follows.  (With
+ *     the paper's sigma alone 16 supplements of 16 were sent twice: 100 kB,
+ *     window known late, 35 segments left at cwnd 32.)  The paper's senders
  *     never lack either, but a real one that opens a connection knows of no
  *     more than 64 KB of window before the first ACK.
  *  8. A first flight that fits the kernel's initial window uses that, one tau
@@ -224,7 +227,7 @@ static void cherry_leave(struct sock *sk, struct cherry *c)
 static bool cherry_goes_on(struct sock *sk, struct cherry *c)
 {
 	const struct tcp_sock *tp = tcp_sk(sk);
-	u32 least = CHERRY_MAXCWND_MIN * tp->mss_cache;
+	u32 least = (tcp_snd_cwnd(tp) + CHERRY_MAXCWND_MIN) * tp->mss_cache;
 
 	if (!c->starved || tcp_snd_cwnd(tp) >= cherry_cap(sk) ||
 	    tp->write_seq - tp->snd_nxt < least ||

@@ -253,6 +253,32 @@ static inline struct cherry_plan cherry_plan(u32 sigma_segs, u32 supp_segs,
 }
 
 /**
+ * cherry_plan_behind() - the same for a sender that has data in flight
+ * @lead_segs: segments of data that will leave before the ACK of the first
+ *	supplement is here: a gap of their own, which does not shrink
+ * @sigma_segs: the skip window wanted, without these
+ * @supp_segs: supplements wanted
+ * @due_segs: as cherry_plan()
+ * @avail_segs: as cherry_plan()
+ *
+ * Return: a plan; without supplements where the lead takes all there is.
+ */
+static inline struct cherry_plan
+cherry_plan_behind(u32 lead_segs, u32 sigma_segs, u32 supp_segs, u32 due_segs,
+		   u32 avail_segs)
+{
+	u32 held = cherry_min(lead_segs, due_segs), more = lead_segs - held;
+	struct cherry_plan plan = { .limited = true };
+
+	if (more >= avail_segs && more)
+		return plan;
+	plan = cherry_plan(sigma_segs, supp_segs, due_segs - held,
+			   avail_segs - more);
+	plan.gap_segs += more;
+	return plan;
+}
+
+/**
  * cherry_tau_ns() - tau = RTT / maxcwnd
  * @rtt_us: RTT
  * @count: maxcwnd, or the number of supplements of First-Aid Recovery; 0 is

@@ -556,6 +556,20 @@ static u32 cherry_wanted_sigma(const struct sock *sk, const struct cherry *c)
 }
 
 /*
+ * What leaves before the first supplement's ACK is here: the window that is in
+ * flight.  In First-Aid Recovery half of cwnd0 is such, a third of its sigma.
+ */
+static u32 cherry_lead_segs(const struct sock *sk, const struct cherry *c,
+			    u32 sigma)
+{
+	u32 cwnd = tcp_snd_cwnd(tcp_sk(sk));
+
+	if (c->phase == CHERRY_FAR)
+		return sigma / 3;
+	return c->phase == CHERRY_FFS && cwnd ? cwnd - 1 : 0;
+}
+
+/*
  * A cycle must last longer than a round trip, else a supplement would be sent
  * again before the ACK of the first one can be here: a short one slows down.
  */
@@ -681,13 +695,17 @@ static bool cherry_start(struct sock *sk, struct cherry *c, u64 now)
 	struct tcp_sock *tp = tcp_sk(sk);
 	s32 room = tcp_wnd_end(tp) - tp->snd_nxt;
 	u32 due = cherry_due_segs(tp), thresh = tp->snd_nxt, old = tp->snd_nxt;
-	u32 sigma, data, window, gap = 0, segs;
+	u32 sigma, lead, data, window, gap = 0, segs;
 	struct cherry_plan plan;
 
 	data = cherry_unsent_segs(sk, c);
 	window = room > 0 ? room / c->mss_bytes : 0;
 	sigma = cherry_wanted_sigma(sk, c);
-	plan = cherry_plan(sigma, c->want_segs, due, min(data, window));
+	lead = cherry_lead_segs(sk, c, sigma);
+	if (c->phase == CHERRY_FFS)
+		sigma += lead;
+	plan = cherry_plan_behind(lead, sigma - lead, c->want_segs, due,
+				  min(data, window));
 	/* After a timeout ThreshData is the segment that was sent again. */
 	if (due)
 		thresh = tp->snd_una;

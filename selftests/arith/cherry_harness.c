@@ -8,6 +8,7 @@
  *	b THRESH SIGMA LIMIT			cherry_select_first: skip
  *	x CYCLING				cherry_select_next: seg restarted
  *	l SIGMA SUPP DUE AVAIL			cherry_plan: gap supp limited
+ *	L LEAD SIGMA SUPP DUE AVAIL		cherry_plan_behind: the same
  *	t RTT COUNT				cherry_tau_ns
  *	f COUNT RTT TAU_MIN			cherry_fit_count
  *	w CWND ACKED MASK CAP			cherry_grow_segs: cwnd mask
@@ -48,6 +49,13 @@ int main(void)
 		} else if (line[0] == 'l' && n == 4) {
 			struct cherry_plan p = cherry_plan((u32)v[0], (u32)v[1],
 							   (u32)v[2], (u32)v[3]);
+
+			printf("%u %u %d\n", p.gap_segs, p.supp_segs, p.limited);
+		} else if (line[0] == 'L' && n == 5) {
+			struct cherry_plan p =
+				cherry_plan_behind((u32)v[0], (u32)v[1],
+						   (u32)v[2], (u32)v[3],
+						   (u32)v[4]);
 
 			printf("%u %u %d\n", p.gap_segs, p.supp_segs, p.limited);
 		} else if (line[0] == 't' && n == 2) {

@@ -226,6 +226,44 @@ def test_plans_by_hand(cherry: Harness) -> None:
     assert cherry.ask("l", 0, 0, 0, 0) == [0, 0, 0]
 
 
+@prop
+@given(lead=st.integers(0, 8192), wanted=st.tuples(st.integers(0, 8192), st.integers(0, 8192)),
+       there=st.tuples(st.integers(0, 8192), st.integers(0, 20_000)))  # fmt: skip
+def test_a_lead_is_kept_whole(
+    cherry: Harness, lead: int, wanted: tuple[int, int], there: tuple[int, int]
+) -> None:
+    (sigma, supp), (due, avail) = wanted, there
+    gap, segs, limited = cherry.ask("L", lead, sigma, supp, due, avail)
+    assert gap + segs <= avail
+    if lead == 0:
+        assert [gap, segs, limited] == cherry.ask("l", sigma, supp, due, avail)
+    if segs:
+        assert gap + due >= lead
+    if not limited:
+        assert (gap, segs) == (max(lead + sigma - due, lead - min(lead, due)), supp)
+
+
+@prop
+@given(cwnd=st.integers(1, 500), due=st.integers(0, 50), avail=st.integers(0, 3000))
+def test_data_never_overtakes_supplements_of_a_second_round(
+    cherry: Harness, cwnd: int, due: int, avail: int
+) -> None:
+    """A round trip of Fast-Forward Start at a window above 1, segment by segment."""
+    maxcwnd = 512
+    gap, supps, _ = cherry.ask("L", cwnd - 1, maxcwnd, maxcwnd - cwnd, due, avail)
+    for acked in range(supps):
+        # cwnd in the first round trip, its share of the second, one for each supplement's ACK.
+        gone = cwnd + acked * cwnd // maxcwnd + acked
+        assert gone <= gap + due + 1, "this supplement is sent twice"
+
+
+def test_a_second_round_by_hand(cherry: Harness) -> None:
+    # 100 kB: nothing is to be gained at cwnd 32 with 35 segments left.
+    gap, segs, _ = cherry.ask("L", 31, 512, 480, 1, 34)
+    assert gap + 1 >= 31
+    assert segs <= 2
+
+
 # Windows --------------------------------------------------------------------------------------
 
 
