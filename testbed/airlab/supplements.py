@@ -132,8 +132,8 @@ def draw(
         if low <= begin and end <= high:
             _arrow(axes, (begin, top + room), (end, top + room))
             axes.text(
-                end, top + 1.2 * room, f"{end - begin:.2f} s of silence", fontsize=8, color=INK,
-                ha="left", va="bottom",
+                (begin + end) / 2, top + 1.2 * room, f"{end - begin:.2f} s of silence",
+                fontsize=8, color=INK, ha="center", va="bottom",
             )  # fmt: skip
     axes.set_xlabel("time, s")
     axes.set_ylabel("position in the stream, segments")
@@ -181,7 +181,7 @@ def _answers(axes: Any, wire: Wire, mss: int, span: tuple[float, float]) -> None
     if seen:
         axes.vlines(
             [one.t_s for one in seen], [one.start / mss for one in seen],
-            [one.end / mss for one in seen], color=GREEN, linewidth=1.5,
+            [one.end / mss for one in seen], color=GREEN, linewidth=2.2,
             label="ACK of a supplement", zorder=2,
         )  # fmt: skip
 
