@@ -30,6 +30,7 @@ for n in reno cherry_plus; do
 	done
 	until ip netns exec a$n ping -c 1 -W 1 10.0.0.2 >/dev/null 2>&1; do :; done
 	ip netns exec b$n airflow recv --port 5001 --family 4 --json /out/json/recv.$n.json &
+	receivers="$receivers $!"
 	until ip netns exec b$n ss -tln | grep -q :5001; do sleep 0.01; done
 done
 for n in reno cherry_plus; do
@@ -68,10 +69,11 @@ watch_reno=$!
 watch cherry_plus &
 watch_plus=$!
 wait $watch_reno $watch_plus
-kill $(jobs -p)
-wait
+kill $receivers
+wait $receivers
 rmmod tcp_cherry
 fact unloaded $?
+exit 0
 """
 
 
