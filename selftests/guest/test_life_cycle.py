@@ -475,7 +475,7 @@ def _writes(alg: Algorithm) -> str:
     return "\n".join(lines)
 
 
-SLOWER = {"debug-kasan": 5, "debug-kcsan": 15}
+SLOWER = {"debug-kasan": 8, "debug-kcsan": 30}
 """How many times as long a debug kernel polls, to have asked as often."""
 
 

@@ -106,6 +106,7 @@ def start(lab: Lab, request: pytest.FixtureRequest) -> View:
     return lab.cell(geo("ffs", "6s", rest, ip=ip, offload=offload), cc="small")
 
 
+@pytest.mark.usefixtures("exact")
 def test_one_data_segment_then_supplements_sigma_ahead(start: View) -> None:
     wire = sent(start)
     first_round = wire[:MAXCWND]
@@ -116,6 +117,7 @@ def test_one_data_segment_then_supplements_sigma_ahead(start: View) -> None:
     assert all(length == MSS for *_, length in first_round)
 
 
+@pytest.mark.usefixtures("exact")
 def test_supplements_are_tau_apart_on_the_wire(start: View) -> None:
     plan = rows(start, "plan")[0]
     rtt_us = rows(start, "phase")[0]["rtt_us"]
@@ -265,6 +267,7 @@ def repaired(lab: Lab) -> View:
     return lab.cell(geo("far", "7s", rest, link=link), cc="small")
 
 
+@pytest.mark.usefixtures("exact")
 def test_first_aid_recovery_brings_cwnd_back(repaired: View) -> None:
     loss = rows(repaired, "loss")[0]
     cwnd0 = loss["cwnd0_segs"]
