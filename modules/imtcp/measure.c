@@ -646,7 +646,8 @@ static unsigned long im_rate_after(const struct sock *sk,
 	if (index + 1 >= im->n)
 		return im->rate;
 	if (s == im->stream || index + 1 < im->head)
-		return min_t(u64, (u64)im->mss * NSEC_PER_SEC / IM_TRAIN_GAP_NS,
+		return min_t(u64, div_u64((u64)im->mss * NSEC_PER_SEC,
+					  IM_TRAIN_GAP_NS),
 			     READ_ONCE(sk->sk_max_pacing_rate));
 	return im_payload_rate(sk, im_stream_kbps(s->range, im->n, index + 2));
 }

@@ -83,8 +83,8 @@ airtcp status --json >out/status.json
 ip netns del blue
 
 # The other modules come by their names, too.
-for name in imtcp symbiosis cherry imtcp_bg cherry_plus; do
-	try "other_$name" set_default "$name"
+for cc in imtcp symbiosis cherry imtcp_bg cherry_plus; do
+	try "other_$cc" set_default "$cc"
 	set_default cubic
-	try "other_unload_$name" airtcp unload "$name" --wait 30
+	try "other_unload_$cc" airtcp unload "$cc" --wait 30
 done
