@@ -68,7 +68,7 @@ in_a faults open 10.0.0.2 5001 @CC@ >>/out/facts || exit 1
 in_a faults switch 10.0.0.2 5001 @CC@ >>/out/facts || exit 1
 flow --seconds 20 &
 sender=$!
-until in_a ss -tin | grep -q '@SHOWN@'; do sleep 0.05; done
+until in_a ss -tin | grep -q ' @CC@ wscale'; do sleep 0.05; done
 in_a faults dump >>/out/facts || exit 1
 faults write $par/@KNOB@ @VALUE@ >>/out/facts || exit 1
 fact write.value $(cat $par/@KNOB@)
@@ -113,7 +113,7 @@ def alg(request: pytest.FixtureRequest) -> Algorithm:
 @pytest.fixture(scope="module")
 def faults(labs: Labs, alg: Algorithm) -> ScriptView:
     knob, value = _knob(alg)
-    text = filled(SCRIPT, alg).replace("@SHOWN@", alg.shown)
+    text = filled(SCRIPT, alg)
     text = network(alg) + text.replace("@KNOB@", knob).replace("@VALUE@", value)
     return labs.on("debug-kasan").script(text, {"faults": _program()}, modules="veth sch_netem")
 
