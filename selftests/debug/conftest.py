@@ -15,6 +15,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "guest"), str(HERE.parents[1] / "testbed")]
 
 from debuglab import Labs  # noqa: E402
+from guestprograms import ALGORITHMS, Algorithm  # noqa: E402
 
 
 def _worker() -> str:
@@ -26,6 +27,12 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> Labs:
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if _worker() else base
     return Labs(shared, int(_worker().removeprefix("gw") or 0))
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS, ids=lambda alg: alg.cc)
+def alg(request: pytest.FixtureRequest) -> Algorithm:
+    found: Algorithm = request.param
+    return found
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

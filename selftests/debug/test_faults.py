@@ -15,7 +15,7 @@ import pytest
 from airlab.labroot import copy_tree_into, ensure_root
 from debuglab import Labs
 from guestlab import ScriptView
-from guestprograms import ALGORITHMS, Algorithm, filled, network
+from guestprograms import Algorithm, filled, network
 
 pytestmark = pytest.mark.guest
 
@@ -102,12 +102,6 @@ def _knob(alg: Algorithm) -> tuple[str, str]:
     """One of its parameters, and a good value of it."""
     name, values = next(iter(alg.knobs.items()))
     return name, values.split()[1]
-
-
-@pytest.fixture(scope="module", params=ALGORITHMS, ids=lambda alg: alg.cc)
-def alg(request: pytest.FixtureRequest) -> Algorithm:
-    found: Algorithm = request.param
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from airlab.engines.complaints import races
 from debuglab import Labs
 from guestlab import ScriptView
-from guestprograms import ALGORITHMS, BAD_VALUES, INSTALL, Algorithm, filled, network, programs
+from guestprograms import BAD_VALUES, INSTALL, Algorithm, filled, network, programs
 
 pytestmark = pytest.mark.guest
 
@@ -105,12 +105,6 @@ kill $recv4 $recv6
 wait $recv4 $recv6 || :
 """
 )
-
-
-@pytest.fixture(scope="module", params=ALGORITHMS, ids=lambda alg: alg.cc)
-def alg(request: pytest.FixtureRequest) -> Algorithm:
-    found: Algorithm = request.param
-    return found
 
 
 @pytest.fixture(scope="module", params=sorted(SECONDS))

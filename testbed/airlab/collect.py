@@ -387,6 +387,12 @@ def _timeouts(raw: Raw, plan: CellPlan, flow: FlowPlan, events: FlowEvents | Non
     return raw.counted(flow.src, "TcpExt.TCPTimeouts") if alone and known else None
 
 
+_MEANS = (
+    *("rtt_mean_us", "rtt_p50_us", "rtt_p95_us", "rtt_p99_us", "cwnd_mean_segs"),
+    *("finished_s", "full_s"),
+)
+
+
 def _metrics(flows: Sequence[FlowResult]) -> dict[str, float]:
     """Numbers of a cell: sums and means over its measured flows."""
     measured = [f for f in flows if f.role == "measured"]
@@ -396,14 +402,10 @@ def _metrics(flows: Sequence[FlowResult]) -> dict[str, float]:
         counts = [getattr(f, name) for f in measured]
         if counts and None not in counts:
             made[name] = sum(counts)
-    for name in ("rtt_mean_us", "rtt_p50_us", "rtt_p95_us", "rtt_p99_us", "cwnd_mean_segs"):
+    for name in _MEANS:
         values = [getattr(f, name) for f in measured]
         if values and None not in values:
             made[name] = float(np.mean(values))
-    for name in ("finished_s", "full_s"):
-        moments = [getattr(f, name) for f in measured]
-        if moments and None not in moments:
-            made[name] = float(np.mean(moments))
     minima = [f.rtt_min_us for f in measured if f.rtt_min_us is not None]
     if minima:
         made["rtt_min_us"] = min(minima)

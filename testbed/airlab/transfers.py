@@ -12,10 +12,9 @@ from ccscope.ftrace import Columns
 
 from airlab.audit import Raw
 from airlab.model import CellPlan, FlowPlan, PathProbe
+from airlab.units import TCP_HEADER_BYTES
 
 FULL = 0.9
-HEADERS = {4: 14 + 20 + 32, 6: 14 + 40 + 32}
-"""Bytes of a frame besides the payload: Ethernet, IP, TCP with time stamps."""
 _LEAST_BINS = 5
 _DUPLICATES = ("TcpExt.TCPDSACKOldSent", "TcpExt.TCPDSACKOfoSent")
 
@@ -52,7 +51,7 @@ def full_s(
     span = max(_LEAST_BINS, int(np.ceil(probe.rtt_us / 1e6 / width)))
     if len(got) < span:
         return None
-    share = mss_bytes / (mss_bytes + HEADERS[family])
+    share = mss_bytes / (mss_bytes + TCP_HEADER_BYTES[family])
     enough = FULL * probe.rate_bps / 8 * share * width * span
     sums = np.convolve(got, np.ones(span), "valid")
     found = np.flatnonzero((sums >= enough) & (times[: len(sums)] >= start))

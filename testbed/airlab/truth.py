@@ -18,9 +18,9 @@ from ccscope.ftrace import Array, Columns
 from airlab.afilter import FILTERS, filtered
 from airlab.model import CellPlan, FlowPlan
 from airlab.sawtooth import SETTLING
-from airlab.units import FULL_FRAME_BYTES
+from airlab.units import FULL_FRAME_BYTES, TCP_HEADER_BYTES
 
-PAYLOAD = 1448 / FULL_FRAME_BYTES
+PAYLOAD = (FULL_FRAME_BYTES - TCP_HEADER_BYTES[4]) / FULL_FRAME_BYTES
 """Share of a full frame that is payload (IPv4, time stamps)."""
 
 REACHED = 0.2

@@ -21,6 +21,9 @@ _SIZES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2*
 FULL_FRAME_BYTES = 1514
 """Layer-2 length of a full Ethernet frame without checksum, as Linux counts it."""
 
+TCP_HEADER_BYTES = {4: 14 + 20 + 32, 6: 14 + 40 + 32}
+"""Bytes of a frame besides the payload, by address family: Ethernet, IP, TCP with time stamps."""
+
 NS_PER_US = 1000
 
 

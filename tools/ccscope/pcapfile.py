@@ -241,16 +241,28 @@ def segment(packet: Packet) -> Segment | None:
     )
 
 
+def tcp_options(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Kind, stated length and value of each TCP option; the value of a cut one is shorter."""
+    at = 0
+    while at < len(raw) and raw[at]:
+        if raw[at] == 1:
+            at += 1
+            continue
+        size = raw[at + 1] if at + 1 < len(raw) else 0
+        if size < 2:
+            return
+        yield raw[at], size, raw[at + 2 : at + size]
+        at += size
+
+
+def sack_pairs(value: bytes) -> list[tuple[int, int]]:
+    """The whole blocks in a SACK option's value."""
+    return list(struct.iter_unpack(">II", value[: len(value) // 8 * 8]))
+
+
 def sack_blocks(options: bytes) -> list[tuple[int, int]]:
     """The blocks of a SACK option, a DSACK's first; empty without one."""
-    at = 0
-    while at + 1 < len(options) and options[at]:
-        size = 1 if options[at] == 1 else options[at + 1]
-        if options[at] == 5:
-            body = options[at + 2 : at + size]
-            return [struct.unpack_from(">II", body, i) for i in range(0, len(body) - 7, 8)]
-        at += max(size, 1)
-    return []
+    return next((sack_pairs(value) for kind, _, value in tcp_options(options) if kind == 5), [])
 
 
 # ---- counting ----

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ccscope.assemble import address_text
-from ccscope.pcapfile import Packet, Segment, packets, segment
+from ccscope.pcapfile import Packet, Segment, packets, sack_pairs, segment, tcp_options
 from ccscope.recording import Columns
 
 _BATCH = 200_000
@@ -150,25 +150,15 @@ def _options(
 ) -> tuple[int | None, list[tuple[int, int]], tuple[int | None, int | None]]:
     """Window scale, SACK blocks, timestamps."""
     scale, sack, stamps = None, list[tuple[int, int]](), (None, None)
-    at = 0
-    while at < len(raw):
-        kind = raw[at]
-        if kind == 0:
+    for kind, size, value in tcp_options(raw):
+        if len(value) < size - 2:
             break
-        if kind == 1:
-            at += 1
-            continue
-        size = raw[at + 1] if at + 1 < len(raw) else 0
-        if size < 2 or at + size > len(raw):
-            break
-        value = raw[at + 2 : at + size]
         if kind == 3 and size == 3:
             scale = min(value[0], 14)
         elif kind == 5:
-            sack = list(struct.iter_unpack(">II", value[: len(value) // 8 * 8]))
+            sack = sack_pairs(value)
         elif kind == 8 and size == 10:
             stamps = struct.unpack(">II", value)
-        at += size
     return scale, sack, stamps
 
 
