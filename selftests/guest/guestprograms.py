@@ -35,8 +35,7 @@ INSTALL = (
 )
 """Shell lines with which a test's script makes the programs its own and stays in touch."""
 
-TWO_HOSTS = r"""
-# Hosts a and b: 10 ms each way, some loss; b has a second address for routes of its own.
+_PAIR = r"""
 ip netns add a
 ip netns add b
 ip link add v netns a type veth peer name v netns b
@@ -46,13 +45,27 @@ for n in a b; do
 	ip -n $n addr add 10.0.0.$i/24 dev v
 	ip -n $n addr add fd00::$i/64 dev v nodad
 	ip -n $n link set v up
-	tc -n $n qdisc add dev v root netem delay 10ms loss 1% limit 1000
+	tc -n $n qdisc add dev v root netem @NETEM@
 done
+in_a() { ip netns exec a "$@"; }
+in_b() { ip netns exec b "$@"; }
+until in_a ping -c 1 -W 1 10.0.0.2 && in_a ping -6 -c 1 -W 1 fd00::2; do :; done >/dev/null 2>&1
+"""
+
+
+def pair(netem: str) -> str:
+    """Shell lines: hosts a and b, netem on both their ends; ready when pings have come back."""
+    return _PAIR.replace("@NETEM@", netem)
+
+
+TWO_HOSTS = (
+    pair("delay 10ms loss 1% limit 1000")
+    + r"""
+# b has a second address for routes of its own.
 ip -n b addr add 10.0.0.3/24 dev v
 ip -n b addr add fd00::3/64 dev v nodad
-until ip netns exec a ping -c 1 -W 1 10.0.0.2 && ip netns exec a ping -6 -c 1 -W 1 fd00::2
-do :; done >/dev/null 2>&1
 """
+)
 
 
 @dataclass(frozen=True)
@@ -137,21 +150,6 @@ BAD_VALUES = "x -1 4294967296 1e3"
 """Values that no parameter of a module takes."""
 
 _NETWORK = r"""
-ip netns add a
-ip netns add b
-ip link add v netns a type veth peer name v netns b
-for n in a b; do
-	[ $n = a ] && i=1 || i=2
-	ip -n $n link set lo up
-	ip -n $n addr add 10.0.0.$i/24 dev v
-	ip -n $n addr add fd00::$i/64 dev v nodad
-	ip -n $n link set v up
-	tc -n $n qdisc add dev v root netem delay 10ms loss 2% limit 200
-done
-in_a() { ip netns exec a "$@"; }
-in_b() { ip netns exec b "$@"; }
-# The link is up when a ping has come back.
-until in_a ping -c 1 -W 1 10.0.0.2 && in_a ping -6 -c 1 -W 1 fd00::2; do :; done >/dev/null 2>&1
 in_b airflow recv --port 5001 --family 4 --count 100000 --json /out/json/recv4.json &
 recv4=$!
 in_b airflow recv --port 5002 --family 6 --count 100000 --json /out/json/recv6.json &
@@ -170,7 +168,7 @@ unload() {
 
 def network(alg: Algorithm) -> str:
     """Shell lines: hosts a and b with receivers at b, and what flows and unloads an algorithm."""
-    return filled(_NETWORK, alg)
+    return pair("delay 10ms loss 2% limit 200") + filled(_NETWORK, alg)
 
 
 def filled(text: str, alg: Algorithm) -> str:

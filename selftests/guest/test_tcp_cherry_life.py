@@ -7,27 +7,15 @@ import os
 
 import pytest
 from guestlab import Lab, ScriptView
+from guestprograms import pair
 
 pytestmark = pytest.mark.guest
 
 # 100 ms each way: at maxcwnd 512 a Fast-Forward Start's timer runs for 200 ms, 0.4 ms apart.
-NETWORK = r"""
-ip netns add b
-ip netns exec b sysctl -q -w net.ipv4.tcp_rmem='4096 4194304 8388608'
-ip netns add a
-ip link add v netns a type veth peer name v netns b
-for n in a b; do
-	[ $n = a ] && i=1 || i=2
-	ip -n $n link set lo up
-	ip -n $n addr add 10.0.0.$i/24 dev v
-	ip -n $n addr add fd00::$i/64 dev v nodad
-	ip -n $n link set v up
-	tc -n $n qdisc add dev v root netem delay 100ms limit 2000
-done
-until ip netns exec a ping -c 1 -W 1 10.0.0.2 && ip netns exec a ping -6 -c 1 -W 1 fd00::2
-do :; done >/dev/null 2>&1
-in_a() { ip netns exec a "$@"; }
-in_b() { ip netns exec b "$@"; }
+NETWORK = (
+    pair("delay 100ms limit 2000")
+    + r"""
+in_b sysctl -q -w net.ipv4.tcp_rmem='4096 4194304 8388608'
 here() { [ -d /sys/module/tcp_cherry ] && echo yes || echo no; }
 in_b airflow recv --port 5001 --family 4 --count 100000 --json /out/json/recv4.json &
 recv4=$!
@@ -50,6 +38,7 @@ unload() {
 	fact "$1" "$(here)" $n
 }
 """
+)
 
 SCRIPT = (
     NETWORK
