@@ -114,6 +114,12 @@ def test_schema_is_current():
         ('rate = "5Mbit"\n', 'queue = "host"\n', "links.air.queue: host needs a rate"),
         ('buffer = "30pkt"', 'buffer = "64kB"\nqueue = "host"', "a device counts packets"),
         ('buffer = "30pkt"', 'queue = "host"\nqdisc = "red"', "red is not offered"),
+        ('buffer = "30pkt"', 'queue = "host"\nqdisc = "cake"', "cake is not offered"),
+        (
+            'buffer = "30pkt"',
+            'buffer = "30pkt"\nqdisc = "cake"\n[[events]]\nat = "2s"\nlink = "air"\nrate = "1Mbit"',
+            "cake shapes to the rate it began with",
+        ),
         (
             'buffer = "30pkt"',
             'queue = "shared"\nreverse = {rate = "1Mbit"}',

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from airlab import cpio
+from airlab import cpio, kernels
 from airlab.campaign import Options, parse_sets
 from airlab.model import EXIT_USAGE, AirlabError
 from airlab.progress import Progress
@@ -118,3 +119,14 @@ def test_the_shell_is_told_how_words_can_end(tmp_path: Path, line: str, words: l
         env={**os.environ, **asked},
     )
     assert sorted(word.strip() for word in told.read_text().split("\v") if word) == words
+
+
+def test_a_kernel_of_an_older_airlab_is_fetched_again(tmp_path: Path) -> None:
+    kernel = kernels.LabKernel("6.12.0", "trixie", tmp_path)
+    assert not kernels._complete(kernel)
+    record = {"release": "6.12.0", "suite": "trixie", "package": "x"}
+    (tmp_path / "package.json").write_text(json.dumps(record))
+    assert not kernels._complete(kernel)
+    record["modules"] = " ".join(kernels.GUEST_MODULES)
+    (tmp_path / "package.json").write_text(json.dumps(record))
+    assert kernels._complete(kernel)

@@ -211,6 +211,15 @@ def test_prio_counts_packets() -> None:
         _topology(qdisc="prio", buffer="64kB")
 
 
+def test_cake_shapes_by_itself_and_knows_the_round_trip() -> None:
+    t = _topology(qdisc="cake", buffer="50pkt", delay="275ms")
+    last = rate_commands(t.stages["air", 0])[-1]
+    assert last.endswith("cake bandwidth 5000000bit diffserv4 rtt 550000us memlimit 115200")
+    assert {"sch_cake", "sch_htb"} <= set(kernel_modules(t))
+    near = rate_commands(_topology(qdisc="cake", buffer="50pkt", delay="5ms").stages["air", 0])
+    assert "rtt 100000us" in near[-1]
+
+
 def test_a_host_asks_for_a_segment_size() -> None:
     raw = _raw()
     raw["nodes"]["b"] = {"mss": 1000}

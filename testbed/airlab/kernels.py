@@ -41,6 +41,7 @@ GUEST_MODULES = (
     "sch_htb",
     "sch_tbf",
     "sch_prio",
+    "sch_cake",
     "cls_matchall",
     "cls_bpf",
     "act_mirred",
@@ -152,7 +153,7 @@ def _fetch(track: str, suite: str) -> LabKernel:
     if not releases:
         raise AirlabError(f"the {suite} root holds no headers of a {track} kernel")
     kernel = LabKernel(releases[-1], suite, paths.kernels() / releases[-1])
-    if (kernel.path / "package.json").is_file():
+    if _complete(kernel):
         return kernel
     print(f"airlab: fetching kernel {kernel.release}", flush=True)
     with tempfile.TemporaryDirectory(prefix="airlab-kernel-") as scratch:
@@ -166,11 +167,24 @@ def _fetch(track: str, suite: str) -> LabKernel:
         _unpack_image(tree, kernel.release, partial / "vmlinux")
         shutil.copy(_file_of(tree, kernel.release, "config"), partial / "config")
         _unpack_modules(tree, kernel.release, partial / "modules")
-        record = {"release": kernel.release, "suite": suite, "package": packages[0].name}
+        record = {
+            "release": kernel.release,
+            "suite": suite,
+            "package": packages[0].name,
+            "modules": " ".join(GUEST_MODULES),
+        }
         (partial / "package.json").write_text(json.dumps(record, indent=1))
         shutil.rmtree(kernel.path, ignore_errors=True)
         partial.rename(kernel.path)
     return kernel
+
+
+def _complete(kernel: LabKernel) -> bool:
+    """Whether a kernel is there with the modules asked for today, not those of an older airlab."""
+    try:
+        return kernel.info().get("modules") == " ".join(GUEST_MODULES)
+    except FileNotFoundError:
+        return False
 
 
 def _in_series(release: str, series: str) -> bool:

@@ -73,7 +73,7 @@ else:
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]{0,11}$")]
 SysctlName = Annotated[str, Field(pattern=r"^net\.[A-Za-z0-9_.-]+$")]
 DirectionName = Literal["both", "forward", "reverse"]
-Qdisc = Literal["droptail", "codel", "fq_codel", "red", "fq", "prio"]
+Qdisc = Literal["droptail", "codel", "fq_codel", "red", "fq", "prio", "cake"]
 QueuePlace = Literal["wire", "host", "shared"]
 CaseName = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9.-]*$")]
 
@@ -130,7 +130,8 @@ class Side(Strict):
     qdisc: Qdisc | None = Field(
         None,
         description="droptail (default), an AQM, or prio: strict priority of all else over packets "
-        "with DSCP LE, for which there is room for two",
+        "with DSCP LE, for which there is room for two; or cake: shaping, fair queues and four "
+        "tins by DSCP (diffserv4)",
     )
     frame_time: Time | None = Field(
         None,
@@ -722,8 +723,8 @@ def _queue_place_faults(s: Scenario, name: str, link: Link) -> Iterator[str]:
     for suffix, side in _sides(link):
         if getattr(side.buffer, "kind", "") == "bytes":
             yield f"{key}{suffix}.buffer: a device counts packets; write for example 100pkt or 1BDP"
-        if side.qdisc == "red":
-            yield f"{key}{suffix}.qdisc: red is not offered on a node's own device"
+        if side.qdisc in ("red", "cake"):
+            yield f"{key}{suffix}.qdisc: {side.qdisc} is not offered on a node's own device"
     if link.queue == "shared" and link.reverse is not None:
         for field in ("rate", "frame_time"):
             if getattr(link.reverse, field) is not None:
@@ -858,6 +859,8 @@ def _event_link_faults(key: str, event: Event, link: Link, allow_fast: bool) -> 
     hold = (event.outage and event.mode == "hold") or (handoff and handoff.inflight == "hold")
     if hold and any((side.qdisc or link.qdisc) not in (None, "droptail") for side in sides):
         yield f"{key}: holding frames needs qdisc droptail on link {event.link}; or use mode drop"
+    if rate is not None and any((side.qdisc or link.qdisc) == "cake" for side in sides):
+        yield f"{key}: cake shapes to the rate it began with; take another qdisc on {event.link}"
     if event.outage is None and event.mode == "hold":
         yield f"{key}.mode: belongs to outage; a handoff says inflight"
 

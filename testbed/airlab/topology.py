@@ -17,13 +17,15 @@ Choice of queueing discipline for the rate stage, and why:
 * a queue on a node's own device (``queue = "host"`` or ``"shared"``): ``htb`` with a ``pfifo`` (or
   the AQM) as its leaf, at the root of that device, so that a full queue is refused to the sender
   and TCP small queues see it.  netem would not do: it takes frames off the socket's account.
+* ``prio``: ``htb`` with two strict bands as its leaf.  Packets with DSCP LE go into the low one,
+  which has room for :data:`LOW_BAND_PKTS`, all others into a drop-tail queue of the buffer's size.
+* ``cake``: ``htb`` with a CAKE as its leaf that shapes to the same rate: only then it has
+  priorities.
 
 A shared medium is one ``htb`` class on the first node's device, with a class for each direction
 below it: what is idle is lent to the other.  Frames of the second node come into the first one's
 namespace by a second device, pass the medium like its own, and are sent back from the wire, which
 knows them by their address (``_shared_tc``).
-* ``prio``: the same with two strict bands.  Packets with DSCP LE go into the low one, which has
-  room for :data:`LOW_BAND_PKTS`, all others into a drop-tail queue of the buffer's size.
 """
 
 from __future__ import annotations
@@ -44,6 +46,12 @@ DELAY_LIMIT_PKTS = 1_000_000
 DEFAULT_BUFFER = Buffer("pkt", 100)
 LOW_BAND_PKTS = 2
 """Room of ``prio``'s low band: whatever cannot be sent at once is dropped soon."""
+
+CAKE_RTT_US = 100_000
+"""What CAKE takes a path's RTT for unless it is told; here also the least."""
+
+CAKE_FRAME_BYTES = 2304
+"""What a full frame counts against CAKE's memory: its buffer in the kernel, not its bytes."""
 
 LOW_DSCP = 1
 """LE, "lower effort" (RFC 8622): what ``prio`` puts into its low band."""
@@ -417,6 +425,13 @@ def _aqm_words(stage: Stage) -> str:
         return f"fq_codel limit {pkts} flows 1024 quantum {FULL_FRAME_BYTES}{ecn or ' noecn'}"
     if stage.qdisc == "fq":
         return f"fq limit {pkts} flow_limit {pkts}"
+    if stage.qdisc == "cake":
+        # Its own shaper: without a rate it serves its tins in turn, without priority.
+        rtt_us = max(CAKE_RTT_US, 2 * stage.delay_us)
+        return (
+            f"cake bandwidth {stage.rate_bps}bit diffserv4 rtt {rtt_us}us "
+            f"memlimit {pkts * CAKE_FRAME_BYTES}"
+        )
     frame = FULL_FRAME_BYTES
     low, high = max(1, pkts // 6), max(2, pkts // 2)
     burst = (2 * low + high) // 3 + 1
@@ -802,6 +817,7 @@ _AQM_MODULES = {
     "red": ("sch_red",),
     "fq": ("sch_fq",),
     "prio": ("sch_prio", "cls_bpf"),
+    "cake": ("sch_cake",),
 }
 
 
