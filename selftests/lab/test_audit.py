@@ -70,6 +70,14 @@ def _nstat(raw: Path) -> None:
     (raw / "nstat1.s").write_text(text)
 
 
+def _cherry(raw: Path) -> None:
+    """Retransmissions that were none: 5000 segments skipped and sent then, beside the model's."""
+    *rest, again = (raw / "nstat1.s").read_text().rstrip().rpartition(" ")
+    (raw / "nstat1.s").write_text("".join(rest) + f"{int(again) + 5000}\n")
+    for when, (claimed, sent) in ((0, (7, 7)), (1, (5507, 507))):
+        (raw / f"cherry{when}.s").write_text(f"ClaimedSegs {claimed}\nSupplementsSent {sent}\n")
+
+
 RTT = [synth.RTT_US * 1000]
 FAULTS = [
     (_write("rc", "2\n"), "guest finished", "veto"),
@@ -132,6 +140,16 @@ def test_a_fault_fails_its_check(
     assert name in found
     assert found[name].severity == severity
     assert audit.verdict(found.values()) in (severity, "veto")
+
+
+def test_what_cherry_skipped_is_no_retransmission(raw: Path) -> None:
+    before = set(failed(raw))
+    _cherry(raw)
+    assert set(failed(raw)) == before
+    assert Raw(raw).supplements("s") == {"ClaimedSegs": 5500, "SupplementsSent": 500}
+    for when in (0, 1):
+        (raw / f"cherry{when}.s").unlink()
+    assert "retransmissions explained" in failed(raw)
 
 
 @pytest.mark.parametrize("trace", [TraceFacts(90, 10), None], ids=["lost", "absent"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from airlab.audit import Raw
 from airlab.model import PathProbe
-from airlab.transfers import duplicate_metrics, finished_s, full_s
+from airlab.transfers import duplicate_metrics, finished_s, full_s, supplement_metrics
 
 sys.path.insert(0, str(Path(__file__).parent))
 import conftest_results as synth
@@ -54,6 +54,22 @@ def test_finished(tmp_path: Path) -> None:
     assert finished_s(raw, flow) is None
     assert finished_s(raw, replace(flow, size_bytes=100_000)) == pytest.approx(2.5)
     assert finished_s(raw, replace(flow, size_bytes=100_001)) is None
+
+
+def test_supplements(tmp_path: Path) -> None:
+    raw, plan = _raw(tmp_path, 100_000), synth.make_plan()
+    assert supplement_metrics(raw, plan) == {}
+    for when, again in ((0, 5), (1, 75)):
+        (tmp_path / f"nstat{when}.s").write_text(f"Tcp: RetransSegs\nTcp: {again}\n")
+        text = f"ClaimedSegs {again}\nSupplementsSent {when * 30}\nSupplementsAcked {when * 28}\n"
+        (tmp_path / f"cherry{when}.s").write_text(text)
+    assert supplement_metrics(raw, plan) == {
+        "supplement_segs": 30.0,
+        "supplement_acked_segs": 28.0,
+        "resent_segs": 30.0,
+    }
+    other = replace(plan.flows[0], label="f2", role="cross")
+    assert supplement_metrics(raw, replace(plan, flows=(*plan.flows, other))) == {}
 
 
 def test_duplicates(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from airlab.results import (
 )
 from airlab.sawtooth import drop_metrics, window_metrics
 from airlab.stats import jain_index
-from airlab.transfers import duplicate_metrics, finished_s, full_s
+from airlab.transfers import duplicate_metrics, finished_s, full_s, supplement_metrics
 from airlab.truth import flow_metrics, measurement_metrics, truth_of, udp_metrics
 
 _SAMPLES = (
@@ -104,7 +104,8 @@ def collect(
         | _window_metrics(plan, events)
         | _truth_metrics(source, plan, trace, events)
         | drop_metrics(_drops(plan, stages))
-        | duplicate_metrics(source, plan),
+        | duplicate_metrics(source, plan)
+        | supplement_metrics(source, plan),
         audit=_audit_result(checks),
         hashes=_hashes(source, plan, out),
         trace=TraceResult(events=trace.count, lost=trace.lost) if trace else None,

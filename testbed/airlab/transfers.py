@@ -84,6 +84,21 @@ def _without_sack(raw: Raw, node: str) -> bool:
     return False
 
 
+def supplement_metrics(raw: Raw, plan: CellPlan) -> dict[str, float]:
+    """What TCP-Cherry's measured senders did, in segments; empty without its module.
+
+    ``resent_segs`` is what was sent more than once as data; ``retransmissions`` counts the first
+    transmission of skipped segments as well.
+    """
+    hosts = {f.src for f in plan.flows if f.role == "measured"}
+    counts = [raw.supplements(host) for host in hosts]
+    if not any(counts) or any(f.src in hosts for f in plan.flows if f.role != "measured"):
+        return {}
+    names = {"supplement_segs": "SupplementsSent", "supplement_acked_segs": "SupplementsAcked"}
+    made = {ours: float(sum(c.get(name, 0) for c in counts)) for ours, name in names.items()}
+    return made | {"resent_segs": float(sum(raw.repeated(host) for host in hosts))}
+
+
 def duplicate_metrics(raw: Raw, plan: CellPlan) -> dict[str, float]:
     """``duplicate_segs``, and ``overhead_pct``: these in percent of the segments that were new."""
     count = duplicates(raw, plan)

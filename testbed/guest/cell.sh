@@ -82,6 +82,8 @@ counters() {
 	shift
 	for node in $NODES; do
 		set -- "$@" --netns "$node" /proc/net/netstat,/proc/net/snmp "/out/nstat$n.$node"
+		# TCP-Cherry counts what the stack takes for retransmissions.
+		[ ! -e /proc/net/tcp_cherry ] || set -- "$@" /proc/net/tcp_cherry "/out/cherry$n.$node"
 	done
 	step "counters$n" airship copy "$@"
 	for node in $NODES; do
