@@ -144,3 +144,18 @@ def test_against_a_point_that_did_not_run_is_not_judged() -> None:
     (judged,) = evaluate([claim], points(("down", 3.0)))
     assert judged.verdict == "not judged"
     assert "no cell of 'j' at case=up" in judged.reason
+
+
+def test_a_difference_is_paired_and_in_the_metrics_unit() -> None:
+    claim = expect(difference=True, min=None, max=3.0)
+    (judged,) = evaluate([claim], cells((1.5, 1.5, 1.5)))
+    assert judged.verdict == "reproduced"
+    assert judged.points[0].value == pytest.approx(2.0), "1, 2 and 3"
+    assert "goodput_bps of j less reno <= 3" in claims_table([judged])
+    assert evaluate([{**claim, "max": 1.9}], cells((1.5, 1.5, 1.5)))[0].verdict == "not reproduced"
+
+
+def test_a_difference_to_nothing_is_no_ratio_over_nothing() -> None:
+    results = [Fake("j", 1, 5.0), Fake("reno", 1, 0.0)]
+    (judged,) = evaluate([expect(difference=True, min=5.0)], results)
+    assert judged.verdict == "reproduced"

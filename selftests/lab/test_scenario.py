@@ -291,6 +291,8 @@ def test_claims(tmp_path):
     where = 'min = 1\nwhere = {"links.air.bre" = 1e-6}\n'
     with pytest.raises(AirlabError, match=r"not swept; did you mean 'links.air.ber'\?"):
         _load(tmp_path, BASE + swept + claim + where)
+    with pytest.raises(AirlabError, match="difference: to what"):
+        _load(tmp_path, BASE + claim + "min = 1\ndifference = true\n")
 
 
 def test_variants_are_labels(tmp_path):

@@ -7,6 +7,7 @@ values).  At each point the value is
 * with ``over``: the mean over seeds of the paired ratios metric(of, seed) / metric(over, seed);
 * with ``against``: the same ratio, but its lower part is taken at the point that has these values
   instead (and is of ``of`` itself without ``over``);
+* with ``difference``: of either pair the difference instead of the ratio, in the metric's unit;
 * without both: the mean over seeds of metric(of, seed).
 
 The point holds when ``min * (1 - tolerance) <= value <= max * (1 + tolerance)``; a missing
@@ -26,7 +27,7 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel, ConfigDict
 
 from airlab.model import Cell, Scalar
-from airlab.stats import Estimate, estimate, paired_ratio
+from airlab.stats import Estimate, estimate, paired_difference, paired_ratio
 
 Verdict = Literal["reproduced", "not reproduced", "not judged"]
 
@@ -73,11 +74,18 @@ class ClaimResult(BaseModel):
     metric: str
     of: str
     over: str | None
+    difference: bool = False
     bounds: str
     source: str
     verdict: Verdict
     reason: str
     points: list[PointResult] = []
+
+    @property
+    def subject(self) -> str:
+        """The number in words: ``goodput_bps of j over reno``."""
+        compared = f" {'less' if self.difference else 'over'} {self.over}" if self.over else ""
+        return f"{self.metric} of {self.of}{compared}"
 
 
 def evaluate(
@@ -89,7 +97,7 @@ def evaluate(
 
     Args:
         expects: entries with ``id, claim, metric, of`` and optionally ``over, where, against, min,
-            max, tolerance`` (relative, default 0) and ``source``.
+            max, difference, tolerance`` (relative, default 0) and ``source``.
         results: the cells that ran, vetoed ones too.
         planned: all cells of the campaign, so that those that failed are missed; by default
             every seed that any cell of ``results`` has is expected at every point.
@@ -142,6 +150,7 @@ def _judge(
         metric=str(expect["metric"]),
         of=str(expect["of"]),
         over=_over_text(expect),
+        difference=bool(expect.get("difference")),
         bounds=_bounds_text(expect),
         source=str(expect.get("source") or ""),
         verdict=verdict,
@@ -151,7 +160,7 @@ def _judge(
 
 
 def _over_text(expect: Mapping[str, Any]) -> str | None:
-    """What stands below the fraction, in words; None without a ratio."""
+    """What is compared with, in words; None without a comparison."""
     against = expect.get("against") or {}
     if not against:
         return expect.get("over")
@@ -200,7 +209,8 @@ def _judge_point(
         problems += [f"{name} seed {s} is missing{_elsewhere(point, params)}" for s in missing]
         problems += [f"{name} seed {s} {why}" for s, why in sorted(problem.items())]
         values.append(found)
-    number = paired_ratio(values[0], values[1]) if len(values) > 1 else _mean(values[0])
+    compare = paired_difference if expect.get("difference") else paired_ratio
+    number = compare(values[0], values[1]) if len(values) > 1 else _mean(values[0])
     if not problems and number.n < len(values[0]):
         problems.append(f"{number.n} pairs for {len(values[0])} seeds, or a ratio over 0")
     return _point(expect, params, number, "; ".join(problems))
@@ -281,10 +291,9 @@ def claims_table(claims: Sequence[ClaimResult]) -> str:
     """The verdicts as text: one line per claim, its points below it."""
     lines = []
     for claim in claims:
-        what = f"{claim.metric} of {claim.of}" + (f" over {claim.over}" if claim.over else "")
         lines.append(f"{claim.verdict.upper():15s} {claim.id}: {claim.claim}")
         lines.append(
-            f"{'':15s} {what} {claim.bounds}" + (f" [{claim.source}]" * bool(claim.source))
+            f"{'':15s} {claim.subject} {claim.bounds}" + (f" [{claim.source}]" * bool(claim.source))
         )
         lines += [f"{'':15s}   {point_text(p)}" for p in claim.points]
         if claim.reason:

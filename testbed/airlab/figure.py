@@ -167,4 +167,6 @@ def _claim_faults(claims: list[Expect]) -> list[str]:
     for claim in claims:
         if claim.min is None and claim.max is None:
             faults.append(f"expect.{claim.id}: give min, max or both")
+        if claim.difference and not (claim.over or claim.against):
+            faults.append(f"expect.{claim.id}.difference: to what? give over, against or both")
     return sorted(faults)

@@ -177,12 +177,11 @@ def _claim_row(claim: ClaimResult) -> str:
         near = "; a bound is inside the interval" if point.near else ""
         text = f"{point_name(point.params)}: {value}{interval}, n = {point.n}{near}"
         numbers.append(_text(text))
-    over = f" over {claim.over}" if claim.over else ""
     source = f" ({claim.source})" if claim.source else ""
     return (
         f'<tr><td class="verdict {_CLAIM_CLASS[claim.verdict]}">{_text(claim.verdict)}</td>'
         f"<td>{_text(claim.claim + source)}</td>"
-        f"<td>{_text(f'{claim.metric} of {claim.of}{over} {claim.bounds}')}</td>"
+        f"<td>{_text(f'{claim.subject} {claim.bounds}')}</td>"
         f"<td>{'<br>'.join([*numbers, _text(claim.reason)])}</td></tr>"
     )
 

@@ -293,7 +293,8 @@ class Expect(Strict):
     """A claim to be judged over the seeds.
 
     With ``over``, ``against`` or both it is about the paired ratio to that algorithm (default: the
-    same), at the point that differs in what ``against`` says.
+    same), at the point that differs in what ``against`` says; with ``difference`` about the paired
+    difference.
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
@@ -303,6 +304,7 @@ class Expect(Strict):
     over: str | None = None
     where: dict[str, Scalar] = Field(default_factory=dict)
     against: dict[str, Scalar] = Field(default_factory=dict)
+    difference: bool = False
     min: float | None = None
     max: float | None = None
     tolerance: Annotated[float, Field(ge=0)] = 0.0
@@ -917,6 +919,8 @@ def _expect_faults(s: Scenario) -> Iterator[str]:
             yield f"expect.{i}: give min, max or both"
         elif claim.min is not None and claim.max is not None and claim.min > claim.max:
             yield f"expect.{i}: min is more than max"
+        if claim.difference and not (claim.over or claim.against):
+            yield f"expect.{i}.difference: to what? give over, against or both"
         for table in ("where", "against"):
             for key in getattr(claim, table):
                 if key not in s.sweep and not _exists(s, key):
