@@ -163,7 +163,7 @@ static void sy_take_result(struct sock *sk, struct symbiosis *sy)
 	if (!sy->avail_kbps && tcp_in_slow_start(tp))
 		tp->snd_ssthresh = max(tcp_snd_cwnd(tp), 2U);
 	avail = af_add(&sy->filter, READ_ONCE(filter),
-		       min(r.avail_kbps, r.capacity_kbps));
+		       min(r.avail_kbps, r.capacity_kbps), r.capacity_kbps);
 	WRITE_ONCE(sy->avail_kbps, clamp(avail, 1U, r.capacity_kbps));
 	sy->capacity_kbps = r.capacity_kbps;
 	sy->wire_bytes = r.wire_bytes;

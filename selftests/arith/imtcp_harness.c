@@ -29,7 +29,7 @@
  *	e X				lg_expm1_q44
  *	w K A TAU WIRE GAMMA EPS W DT	lg_step_q32
  *	a A PART WHOLE			lg_fraction_of
- *	f KIND A1 A2 ...		af_add: the values
+ *	f KIND C A1 A2 ...	af_add: the values
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -190,9 +190,9 @@ static bool run(char kind, int n)
 		       (unsigned long long)lg_fraction_of(v[0], v[1], v[2]));
 		return true;
 	case 'f':
-		for (i = 1; i < n; i++)
-			printf("%u ", af_add(&filter, (enum af_kind)v[0],
-					     v[i]));
+		for (i = 2; i < n; i++)
+			printf("%u ", af_add(&filter, (enum af_kind)v[0], v[i],
+					     v[1]));
 		puts("");
 		return true;
 	}

@@ -6,25 +6,42 @@
  * is the guest tests' business.
  *
  *	imtcp_path CAPACITY_MBPS LOAD_PERCENT CROSS_BYTES POISSON N K HEAD
- *		   TREND ESTIMATE RUNS SEED
+ *		   TREND ESTIMATE RUNS SEED [OTHER_LOAD_PERCENT]
  *
  * Between streams the sender sends ten packets at 0.7 of the available
- * bandwidth and rests a moment, as it would.  Prints bias and mean absolute
- * error of A over A, single results and their EWMA with weight 1/8, in 1/1000.
+ * bandwidth and rests a moment, as it would.  With another load the load changes to
+ * it and back after each STAY measurements.
+ *
+ * Prints for single results, their EWMA and the robust filter (afilter.h): bias
+ * and mean absolute error of A over A, in 1/1000, and how many measurements a
+ * change takes until A is nearer to the new one than a fifth of it, on average in 1/10
+ * (STAY where it does not come so near, 0 without a change).
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <airtcp/afilter.h>
 #include <airtcp/imtcp_math.h>
 
 #define BYTES	1514
 #define BITS	(BYTES * 8)
 #define FILLERS	10
+#define STAY	50
+#define REACHED	0.2
 
 enum { EITHER, BOTH, NET };
 enum { FIT, MIDDLE, BALANCE };
+
+/* How well a filter does. */
+struct judge {
+	struct afilter filter;
+	double bias;
+	double size;
+	u32 waited;
+	bool there;
+};
 
 static double link_bps, cross_bps, free_at, next_cross;
 static int cross_bytes, poisson;
@@ -81,21 +98,45 @@ static u32 stream(double *now, struct im_range sub, u32 n, u32 head,
 	return im_clean(p, known, BITS, link_bps / 1000);
 }
 
+static void judge(struct judge *j, enum af_kind kind, u32 kbps, double truth,
+		  double step)
+{
+	double got = af_add(&j->filter, kind, kbps, link_bps / 1000);
+
+	j->bias += (got - truth) / truth;
+	j->size += fabs(got - truth) / truth;
+	if (j->there)
+		return;
+	j->there = fabs(got - truth) <= REACHED * step;
+	j->waited++;
+}
+
+static void report(const struct judge *j, u32 runs)
+{
+	u32 changes = runs > STAY ? (runs - 1) / STAY : 1;
+
+	printf("%.0f %.0f %.0f ", 1000 * j->bias / runs, 1000 * j->size / runs,
+	       10.0 * j->waited / changes);
+}
+
 int main(int argc, char **argv)
 {
 	u32 capacity, width, n, k, head, trend, estimate, runs, i, m;
+	struct judge judges[AF_ROBUST + 1] = { 0 };
 	struct im_point p[IM_MAX_STREAMS][IM_MAX_PACKETS];
 	struct im_load load[IM_MAX_STREAMS];
 	struct im_results results = { 0 };
-	double now = 0.1, truth, bias = 0, size = 0, smooth = 0, smooth_size = 0;
+	double now = 0.1, truth, step = 0, loads[2];
 	struct im_range range;
 	u32 known[IM_MAX_STREAMS];
 	s8 verdict[IM_MAX_STREAMS];
 
-	if (argc != 12)
+	if (argc != 12 && argc != 13)
 		return 2;
 	link_bps = atof(argv[1]) * 1e6;
-	cross_bps = link_bps * atoi(argv[2]) / 100;
+	loads[0] = link_bps * atoi(argv[2]) / 100;
+	loads[1] = argc > 12 ? link_bps * atoi(argv[12]) / 100 : loads[0];
+	cross_bps = loads[0];
 	cross_bytes = atoi(argv[3]);
 	poisson = atoi(argv[4]);
 	n = atoi(argv[5]);
@@ -110,10 +151,19 @@ int main(int argc, char **argv)
 	truth = (link_bps - cross_bps) / 1000;
 	range.lo_kbps = 0.6 * truth;
 	range.hi_kbps = 1.1 * truth;
+	for (i = 0; i <= AF_ROBUST; i++)
+		judges[i].there = true;
 	for (m = 0; m < runs; m++) {
 		u32 low = 0, sent = k, a, kbps;
 		bool falls = false, found;
 
+		if (m && m % STAY == 0 && loads[0] != loads[1]) {
+			cross_bps = loads[m / STAY % 2];
+			truth = (link_bps - cross_bps) / 1000;
+			step = fabs(loads[1] - loads[0]) / 1000;
+			for (i = 0; i <= AF_ROBUST; i++)
+				judges[i].there = false;
+		}
 		for (i = 0; i < k && low < 2; i++) {
 			struct im_range sub = im_subrange(range, k, i + 1);
 			struct im_point *tail = p[i] + head - 1;
@@ -175,12 +225,11 @@ int main(int argc, char **argv)
 		}
 		range = im_limit(range, capacity / 100, capacity * 5 / 4,
 				 width);
-		smooth = m ? smooth + (kbps - smooth) / 8 : kbps;
-		bias += (kbps - truth) / truth;
-		size += fabs(kbps - truth) / truth;
-		smooth_size += fabs(smooth - truth) / truth;
+		for (i = 0; i <= AF_ROBUST; i++)
+			judge(&judges[i], i, kbps, truth, step);
 	}
-	printf("%.0f %.0f %.0f\n", 1000 * bias / runs, 1000 * size / runs,
-	       1000 * smooth_size / runs);
+	for (i = 0; i <= AF_ROBUST; i++)
+		report(&judges[i], runs);
+	puts("");
 	return 0;
 }

@@ -429,15 +429,17 @@ def test_needed_window(imtcp: Harness, n: int, flow: int, stream: int) -> None:
 
 # Filters
 
+CAPACITY = 100_000
+
 
 def test_no_filter_is_no_filter(imtcp: Harness) -> None:
-    assert imtcp.ask("f", NONE, 5, 7, 100, 3) == [5, 7, 100, 3]
+    assert imtcp.ask("f", NONE, CAPACITY, 5, 7, 100, 3) == [5, 7, 100, 3]
 
 
 @prop
 @given(values=st.lists(rates, min_size=2, max_size=60))
 def test_ewma(imtcp: Harness, values: list[int]) -> None:
-    got = imtcp.ask("f", EWMA, *values)
+    got = imtcp.ask("f", EWMA, CAPACITY, *values)
     want = float(values[0])
     for value, seen in zip(values[1:], got[1:], strict=True):
         want += (value - want) / 8
@@ -445,27 +447,46 @@ def test_ewma(imtcp: Harness, values: list[int]) -> None:
 
 
 @prop
-@given(kind=st.sampled_from([EWMA, ROBUST]), a=rates, b=rates)
-def test_a_constant_is_reached(imtcp: Harness, kind: int, a: int, b: int) -> None:
-    got = imtcp.ask("f", kind, a, *[b] * 300)
+@given(kind=st.sampled_from([EWMA, ROBUST]), c=rates, a=rates, b=rates)
+def test_a_constant_is_reached(imtcp: Harness, kind: int, c: int, a: int, b: int) -> None:
+    got = imtcp.ask("f", kind, c, a, *[b] * 300)
     assert abs(got[-1] - b) <= 1
 
 
 @prop
-@given(kind=st.sampled_from([EWMA, ROBUST]), values=st.lists(rates, min_size=1, max_size=80))
-def test_the_laboratory_filters_alike(imtcp: Harness, kind: int, values: list[int]) -> None:
+@given(
+    kind=st.sampled_from([EWMA, ROBUST]), c=rates, values=st.lists(rates, min_size=1, max_size=80)
+)
+def test_the_laboratory_filters_alike(imtcp: Harness, kind: int, c: int, values: list[int]) -> None:
     """airlab compares filters on the results of one run with a copy of this arithmetic."""
-    assert imtcp.ask("f", kind, *values) == filtered(values, ("none", "ewma", "robust")[kind])
+    name = ("none", "ewma", "robust")[kind]
+    assert imtcp.ask("f", kind, c, *values) == filtered(values, name, [c] * len(values))
 
 
 def test_robust_follows_a_step_within_three_results(imtcp: Harness) -> None:
     dice = random.Random(1)
     noise = [round(dice.gauss(80_000, 6_000)) for _ in range(100)]
     after = [round(dice.gauss(30_000, 4_000)) for _ in range(6)]
-    robust = imtcp.ask("f", ROBUST, *noise, *after)
-    ewma = imtcp.ask("f", EWMA, *noise, *after)
+    robust = imtcp.ask("f", ROBUST, CAPACITY, *noise, *after)
+    ewma = imtcp.ask("f", EWMA, CAPACITY, *noise, *after)
     assert abs(robust[102] - 30_000) < 8_000
     assert ewma[102] > 60_000, "the plain filter would have done as well"
+
+
+def test_results_that_are_wide_do_not_hide_a_step(imtcp: Harness) -> None:
+    """Noise of half of A, then A doubles and more: with D left to itself it is no outlier."""
+    wide = [5_000, 35_000] * 50
+    robust = imtcp.ask("f", ROBUST, CAPACITY, *wide, 60_000, 65_000, 55_000)
+    assert abs(robust[99] - 20_000) < 5_000
+    assert robust[-1] == 60_000
+
+
+def test_the_first_results_after_a_step_do_not_hide_it(imtcp: Harness) -> None:
+    """A step of four deviations: an outlier that entered D at once would hide the next."""
+    quiet = [50_000 + 2_000 * (-1) ** i for i in range(100)]
+    robust = imtcp.ask("f", ROBUST, CAPACITY, *quiet, *[59_000] * 3)
+    assert robust[-2] < 52_000
+    assert robust[-1] == 59_000
 
 
 def test_robust_is_as_smooth_as_ewma_and_minds_outliers_less(imtcp: Harness) -> None:
@@ -474,7 +495,7 @@ def test_robust_is_as_smooth_as_ewma_and_minds_outliers_less(imtcp: Harness) -> 
     spoilt = [200_000 if i % 25 == 0 else v for i, v in enumerate(clean, 1)]
 
     def error(kind: int, values: list[int]) -> float:
-        got = imtcp.ask("f", kind, *values)[50:]
+        got = imtcp.ask("f", kind, CAPACITY, *values)[50:]
         return statistics.fmean(abs(v - 50_000) for v in got)
 
     assert error(ROBUST, clean) < 1.15 * error(EWMA, clean)
@@ -482,7 +503,7 @@ def test_robust_is_as_smooth_as_ewma_and_minds_outliers_less(imtcp: Harness) -> 
 
 
 @prop
-@given(values=st.lists(st.integers(1, MAX_KBPS), min_size=1, max_size=200))
-def test_robust_stays_inside_what_it_was_given(imtcp: Harness, values: list[int]) -> None:
-    got = imtcp.ask("f", ROBUST, *values)
+@given(c=rates, values=st.lists(st.integers(1, MAX_KBPS), min_size=1, max_size=200))
+def test_robust_stays_inside_what_it_was_given(imtcp: Harness, c: int, values: list[int]) -> None:
+    got = imtcp.ask("f", ROBUST, c, *values)
     assert all(min(values) - 1 <= v <= max(values) + 1 for v in got)

@@ -127,7 +127,7 @@ def test_udp_loss() -> None:
 
 
 def test_no_filter_changes_nothing() -> None:
-    assert filtered([5, 7, 100, 3], "none") == [5, 7, 100, 3]
+    assert filtered([5, 7, 100, 3], "none", [9] * 4) == [5, 7, 100, 3]
 
 
 def _drawn(kind: str, tables: dict[str, dict[str, np.ndarray]]) -> tuple[list[str], list[float]]:

@@ -84,8 +84,9 @@ def measurement_metrics(results: Columns, truth: Truth) -> dict[str, float]:
         stretches.  What cannot be told is left out.
     """
     series = {"": results["avail_kbps"].astype(float)}
+    found, capacities = results["avail_kbps"].tolist(), results["capacity_kbps"].tolist()
     for name in FILTERS:
-        series[f"{name}_"] = np.array(filtered(results["avail_kbps"].tolist(), name), dtype=float)
+        series[f"{name}_"] = np.array(filtered(found, name, capacities), dtype=float)
     made: dict[str, float] = {}
     before: Stretch | None = None
     for number, stretch in enumerate(truth.stretches, 1):
