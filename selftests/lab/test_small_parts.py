@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from airlab import cpio, kernels
 from airlab.campaign import Options, parse_sets
+from airlab.engines import EngineError, Watch, qemu
 from airlab.model import EXIT_USAGE, AirlabError
 from airlab.progress import Progress
 
@@ -130,3 +131,21 @@ def test_a_kernel_of_an_older_airlab_is_fetched_again(tmp_path: Path) -> None:
     record["modules"] = " ".join(kernels.GUEST_MODULES)
     (tmp_path / "package.json").write_text(json.dumps(record))
     assert kernels._complete(kernel)
+
+
+@pytest.mark.parametrize(("waited_s", "hangs"), [((90.0, 0.0), False), ((90.0, 90.0), True)])
+def test_an_ending_guest_does_not_count_as_hung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waited_s: tuple[float, float], hangs: bool
+) -> None:
+    """Long starved of a processor, then without threads: that is no 90 s of silence."""
+    console = tmp_path / "console.log"
+    console.touch()
+    answers = iter(waited_s)
+    monkeypatch.setattr(qemu, "_starved_s", lambda _pid: next(answers, waited_s[-1]))
+    patience_s = 0.1 if hangs else 30.0
+    guest = ["sh", "-c", f"echo word >>{console}; sleep 1"]
+    if hangs:
+        with pytest.raises(EngineError, match="said nothing"):
+            qemu._attend(guest, (), console, Watch(), patience_s)
+    else:
+        qemu._attend(guest, (), console, Watch(), patience_s)

@@ -381,8 +381,10 @@ def _attend(
             if reader.last_word != last_word:
                 last_word, starved_s = reader.last_word, _starved_s(process.pid)
             silence_s = watch.silence_s or hang_wall_s
-            # What the host did not let it run is not the guest's silence.
-            if now - last_word > silence_s + _starved_s(process.pid) - starved_s:
+            # What the host did not let it run is not the guest's silence.  A process that is
+            # just ending has no threads any more, hence was never starved.
+            waited_s = max(_starved_s(process.pid) - starved_s, 0.0)
+            if now - last_word > silence_s + waited_s:
                 why = f"the guest said nothing for {silence_s:.0f} s of wall time"
                 raise EngineError("hang", why, tail(console.read_text(errors="replace")))
             if watch.limit_s is not None and now - start > watch.limit_s:
