@@ -682,6 +682,25 @@ static u32 cherry_unsent_segs(const struct sock *sk, const struct cherry *c)
 	return (end - tp->snd_nxt) / c->mss_bytes;
 }
 
+/*
+ * Unsent segments that the receiver's window has room for.  Packets are claimed
+ * whole: of one that the window ends in, none of it counts, else the gap would
+ * get all that fits and the supplements nothing.
+ */
+static u32 cherry_window_segs(const struct sock *sk, const struct cherry *c)
+{
+	const struct tcp_sock *tp = tcp_sk(sk);
+	const struct sk_buff *skb;
+	u32 end = tp->snd_nxt;
+
+	skb_queue_walk(&sk->sk_write_queue, skb) {
+		if (after(TCP_SKB_CB(skb)->end_seq, tcp_wnd_end(tp)))
+			break;
+		end = TCP_SKB_CB(skb)->end_seq;
+	}
+	return (end - tp->snd_nxt) / c->mss_bytes;
+}
+
 /**
  * cherry_start() - plan and claim: everything "just before" of figures 1 and 6
  * @sk: socket
@@ -693,13 +712,12 @@ static u32 cherry_unsent_segs(const struct sock *sk, const struct cherry *c)
 static bool cherry_start(struct sock *sk, struct cherry *c, u64 now)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
-	s32 room = tcp_wnd_end(tp) - tp->snd_nxt;
 	u32 due = cherry_due_segs(tp), thresh = tp->snd_nxt, old = tp->snd_nxt;
 	u32 sigma, lead, data, window, gap = 0, segs;
 	struct cherry_plan plan;
 
 	data = cherry_unsent_segs(sk, c);
-	window = room > 0 ? room / c->mss_bytes : 0;
+	window = cherry_window_segs(sk, c);
 	sigma = cherry_wanted_sigma(sk, c);
 	lead = cherry_lead_segs(sk, c, sigma);
 	if (c->phase == CHERRY_FFS)
