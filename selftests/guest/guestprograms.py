@@ -16,7 +16,7 @@ from airlab import paths
 from airlab.labroot import copy_tree_into, ensure_root, tree_digest
 
 SOURCE = Path(__file__).resolve().parent / "programs"
-NAMES = ("cctl", "ccstorm", "ccmany", "winclamp")
+NAMES = ("cctl", "ccstorm", "ccmany", "winclamp", "hostilepeer")
 _FLAGS = ("-O2", "-s", "-static", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wshadow",
           "-Wno-missing-field-initializers")  # fmt: skip
 
