@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from airlab.kernels import LabKernel
 from guestlab import Lab, ScriptView
-from guestprograms import INSTALL, programs
+from guestprograms import INSTALL, counters, programs
 
 pytestmark = [pytest.mark.guest, pytest.mark.long]
 
@@ -47,8 +47,7 @@ def many(lab: Lab) -> ScriptView:
 
 
 def _polls(view: ScriptView) -> list[dict[str, int]]:
-    lines = map(str.split, (view.out / "polls").read_text().splitlines())
-    return [dict(zip(words[::2], map(int, words[1::2]), strict=True)) for words in lines]
+    return [counters(line) for line in (view.out / "polls").read_text().splitlines()]
 
 
 def test_all_bytes_arrive_and_the_module_goes(many: ScriptView) -> None:

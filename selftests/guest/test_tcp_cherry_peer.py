@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from guestlab import Lab, ScriptView
-from guestprograms import INSTALL, programs
+from guestprograms import INSTALL, counters, programs
 
 pytestmark = pytest.mark.guest
 
@@ -100,8 +100,7 @@ def peer(lab: Lab) -> ScriptView:
 
 
 def _counters(view: ScriptView, name: str) -> dict[str, int]:
-    words = view.facts[f"counters.{name}"].split()
-    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    return counters(view.facts[f"counters.{name}"])
 
 
 def _report(view: ScriptView, name: str) -> dict[str, Any]:
@@ -121,7 +120,7 @@ def test_the_peer_knows_a_wrong_byte(peer: ScriptView) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_transfer_ends_well(peer: ScriptView, case: Case, cc: str) -> None:
     name = f"{case.name}.{cc}"
-    found, counters = _report(peer, name), _counters(peer, name)
+    found, counted = _report(peer, name), _counters(peer, name)
     assert found["wrong"] == 0
     assert found["complete"] is True, "stalled"
     assert found["right"] + found["missing"] == BYTES
@@ -131,7 +130,7 @@ def test_a_transfer_ends_well(peer: ScriptView, case: Case, cc: str) -> None:
     assert peer.facts[f"sent.{name}"] == "0"
     assert peer.facts[f"peer.{name}"] == "0"
     assert peer.facts[f"gone.{name}"] == "0", "the module was held"
-    assert (counters["SupplementsSent"] > 0) is case.supplements
+    assert (counted["SupplementsSent"] > 0) is case.supplements
     assert (found["supplements"] > 0) is case.supplements
 
 

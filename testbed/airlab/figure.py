@@ -165,8 +165,5 @@ def _claim_faults(claims: list[Expect]) -> list[str]:
     ids = [claim.id for claim in claims]
     faults = [f"expect: id {name!r} is used twice" for name in {i for i in ids if ids.count(i) > 1}]
     for claim in claims:
-        if claim.min is None and claim.max is None:
-            faults.append(f"expect.{claim.id}: give min, max or both")
-        if claim.difference and not (claim.over or claim.against):
-            faults.append(f"expect.{claim.id}.difference: to what? give over, against or both")
+        faults += [f"expect.{claim.id}{fault}" for fault in claim.faults()]
     return sorted(faults)

@@ -310,6 +310,13 @@ class Expect(Strict):
     tolerance: Annotated[float, Field(ge=0)] = 0.0
     source: str | None = None
 
+    def faults(self) -> Iterator[str]:
+        """What is wrong with it wherever it stands, to be put behind its place in the file."""
+        if self.min is None and self.max is None:
+            yield ": give min, max or both"
+        if self.difference and not (self.over or self.against):
+            yield ".difference: to what? give over, against or both"
+
 
 class Scenario(Strict):
     """A whole scenario; :func:`load_scenario` makes one."""
@@ -859,9 +866,10 @@ def _event_link_faults(key: str, event: Event, link: Link, allow_fast: bool) -> 
     if handoff is not None and handoff.rate is None and handoff.delay is None and not handoff.gap:
         yield f"{key}.handoff: changes nothing; give gap, rate or delay"
     hold = (event.outage and event.mode == "hold") or (handoff and handoff.inflight == "hold")
-    if hold and any((side.qdisc or link.qdisc) not in (None, "droptail") for side in sides):
+    qdiscs = {side.qdisc or link.qdisc for side in sides}
+    if hold and qdiscs - {None, "droptail"}:
         yield f"{key}: holding frames needs qdisc droptail on link {event.link}; or use mode drop"
-    if rate is not None and any((side.qdisc or link.qdisc) == "cake" for side in sides):
+    if rate is not None and "cake" in qdiscs:
         yield f"{key}: cake shapes to the rate it began with; take another qdisc on {event.link}"
     if event.outage is None and event.mode == "hold":
         yield f"{key}.mode: belongs to outage; a handoff says inflight"
@@ -915,12 +923,9 @@ def _expect_faults(s: Scenario) -> Iterator[str]:
         if claim.id in seen:
             yield f"expect.{i}.id: {claim.id!r} is used twice"
         seen.add(claim.id)
-        if claim.min is None and claim.max is None:
-            yield f"expect.{i}: give min, max or both"
-        elif claim.min is not None and claim.max is not None and claim.min > claim.max:
+        yield from (f"expect.{i}{fault}" for fault in claim.faults())
+        if claim.min is not None and claim.max is not None and claim.min > claim.max:
             yield f"expect.{i}: min is more than max"
-        if claim.difference and not (claim.over or claim.against):
-            yield f"expect.{i}.difference: to what? give over, against or both"
         for table in ("where", "against"):
             for key in getattr(claim, table):
                 if key not in s.sweep and not _exists(s, key):

@@ -617,7 +617,7 @@ static void start_operator(void)
 
 int main(void)
 {
-	char line[LINE_MAX_BYTES], todo[LINE_MAX_BYTES];
+	char line[LINE_MAX_BYTES], command[LINE_MAX_BYTES];
 
 	prog = "cctl";
 	initial_netns = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
@@ -636,13 +636,13 @@ int main(void)
 		colon = strstr(rest, ": ");
 		if (colon) {
 			*colon = '\0';
-			strcpy(todo, colon + 2);
-			printf("%s %s\n", rest, run(todo));
+			strcpy(command, colon + 2);
+			printf("%s %s\n", rest, run(command));
 			fflush(stdout);
 			continue;
 		}
-		strcpy(todo, rest);
-		result = run(todo);
+		strcpy(command, rest);
+		result = run(command);
 		if (strcmp(result, "ok"))
 			die(EXIT_RUN, "line %u: %s: %s", number, rest, result);
 	}
