@@ -24,7 +24,7 @@ from airlab.labroot import LabRoot, ensure_root, tree_digest
 from airlab.model import EXIT_FAILED, EXIT_OK, EXIT_USAGE, AirlabError
 
 GUEST_TESTS = (
-    *("test_tcp_j_*.py", "test_tcp_cherry_*.py"),
+    *("test_tcp_j_*.py", "test_tcp_cherry_*.py", "test_imtcp*.py"),
     *("test_kcompat.py", "test_integrity.py", "test_cost.py"),
 )
 """The tests of selftests/guest that are about the modules; the rest is about the laboratory."""
