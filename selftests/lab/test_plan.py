@@ -186,6 +186,20 @@ def test_jitter_is_the_seeds_and_moves_all_of_a_link_alike():
     assert len(set(late)) == len(late)
 
 
+def test_a_flows_jitter_is_its_own_and_the_same_for_every_algorithm():
+    flow = {"from": "a", "to": "b", "start": "1s", "count": 2, "jitter": "3s"}
+    late = set()
+    for seed in range(1, 9):
+        starts = [
+            [f.start_us for f in _plan(_raw(flows=[flow]), cc, seed).flows] for cc in ("reno", "j")
+        ]
+        assert starts[0] == starts[1]
+        assert all(1_000_000 <= start <= 4_000_000 for start in starts[0])
+        late.update(starts[0])
+    assert len(late) == 16
+    assert max(late) > 2_000_000
+
+
 def test_hold_outage_blocks_and_releases():
     plan = _event(outage="500ms", mode="hold", direction="forward")
     assert _labelled(plan, "air-ab.e1.block")[0] == "2000000"

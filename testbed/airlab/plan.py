@@ -51,7 +51,6 @@ LAB = "/lab"
 OUT = "/out/json"
 ARM_US = -30_000
 RECEIVERS_US = -40_000
-JITTER_US = 10_000
 PING_COUNT = 5
 PING_BYTES = 64
 RATE_FRAMES = 80
@@ -175,7 +174,7 @@ class _Builder:
         return rows
 
     def _flow(self, spec: Flow, copy_: int, label: str, port: int) -> FlowPlan:
-        jitter = derive_seed(self.cell.seed, "start", label) % (JITTER_US + 1)
+        jitter = derive_seed(self.cell.seed, "start", label) % (spec.jitter + 1)
         algorithm = self.scenario.algorithm(spec.cc or self.cell.cc)
         return FlowPlan(
             label=label,

@@ -35,6 +35,7 @@ from .model import AirlabError, Scalar
 
 SCHEMA_PATH = Path(__file__).resolve().parent.parent / "schema" / "scenario.schema.json"
 
+LEAST_FLOW_US = 10_000
 MAX_UDP_BYTES = {4: 1472, 6: 1452}
 """UDP payload that fills a frame of 1514 bytes, by IP version."""
 
@@ -236,6 +237,9 @@ class Flow(Strict):
     sample: Time = Field(100_000, description="how often TCP_INFO is read")
     count: Annotated[int, Field(ge=1, le=1000)] = 1
     spacing: Time = Field(0, description="between the starts of count flows")
+    jitter: Time = Field(
+        10_000, description="each starts up to this much later, drawn from the seed and its label"
+    )
 
 
 class Cross(Strict):
@@ -889,7 +893,7 @@ def _flow_faults(s: Scenario) -> Iterator[str]:
 
 
 def _one_flow_faults(key: str, flow: Flow, duration: int) -> Iterator[str]:
-    last_start = flow.start + flow.spacing * (flow.count - 1)
+    last_start = flow.start + flow.spacing * (flow.count - 1) + flow.jitter
     stop = duration if flow.stop is None else flow.stop
     if flow.size is not None and flow.stop is not None:
         yield f"{key}: bytes and stop exclude each other"
@@ -897,8 +901,11 @@ def _one_flow_faults(key: str, flow: Flow, duration: int) -> Iterator[str]:
         yield f"{key}.bytes: send at least one byte"
     if stop > duration:
         yield f"{key}.stop: after the end of the experiment ({units.format_time(duration)})"
-    if last_start + 20_000 >= stop:
-        yield f"{key}: does not start before it stops (start {units.format_time(last_start)})"
+    if last_start + LEAST_FLOW_US >= stop:
+        yield (
+            f"{key}: may not start before it stops: start, spacing and jitter make up to"
+            f" {units.format_time(last_start)}"
+        )
     if not 1000 <= flow.sample <= 60 * 10**6:
         yield f"{key}.sample: 1ms to 60s"
     for at in [*(p.at for p in flow.pause), *(w.at for w in flow.switch)]:
