@@ -739,7 +739,8 @@ static void cherry_release(struct sock *sk)
  * cherry_sndbuf_expand() - how large the send buffer may grow
  * @sk: socket
  *
- * A phase needs 1 + sigma + maxcwnd segments to choose from.
+ * A phase needs 1 + sigma + maxcwnd segments to choose from, at any time: a
+ * writer that has filled the buffer sleeps until a third of it is free.
  *
  * Return: the factor on what the stack counts as a window.
  */
@@ -752,7 +753,7 @@ static u32 cherry_sndbuf_expand(struct sock *sk)
 		return 2;
 	window = max_t(u32, TCP_INIT_CWND, tcp_snd_cwnd(tp));
 	window = max_t(u32, window, tp->reordering + 1);
-	need = 3 * READ_ONCE(cherry_maxcwnd) + 2;
+	need = DIV_ROUND_UP(3 * (3 * READ_ONCE(cherry_maxcwnd) + 2), 2);
 	/* The stack multiplies by less than this many bytes, as an int. */
 	most = (1U << 30) / (2 * max_t(u32, tp->mss_cache,
 				       tp->rx_opt.mss_clamp) + 4 * PAGE_SIZE);

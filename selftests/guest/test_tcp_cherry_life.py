@@ -25,10 +25,14 @@ until in_b ss -tln | grep -q :5001 && in_b ss -tln | grep -q :5002; do sleep 0.0
 flow() { in_a airflow send --to 10.0.0.2 --port 5001 "$@"; }
 # What a namespace's counter says.
 count() { in_a sed -n "s/^$1 //p" /proc/net/tcp_cherry; }
-# until_above COUNTER LEVEL: wait for it, 30 s at most.
+# until_above COUNTER LEVEL: wait for it, 30 s at most.  It speaks: a silent guest counts as hung.
 until_above() {
 	n=0
-	until [ "$(count $1)" -gt $2 ] || [ $n = 3000 ]; do n=$((n + 1)); sleep 0.01; done
+	until [ "$(count $1)" -gt $2 ] || [ $n = 3000 ]; do
+		n=$((n + 1))
+		[ $((n % 500)) != 0 ] || say "$1 $n"
+		sleep 0.01
+	done
 	[ $n -lt 3000 ] || fact late "$1 $(count $1)"
 }
 say() { echo "@T $1" >/dev/console; }
@@ -106,7 +110,9 @@ ip netns exec a airflow send --to 10.0.0.2 --port 5001 --cc cherry_plus --second
 	--close fin &
 sender=$!
 until_above SupplementsSent 10
-sleep 1
+# Until there is room in the receiver's window, which 6.1 opens by two segments for each that
+# comes in order: without room there is nothing to send ahead.
+sleep 3
 tc -n a qdisc change dev v root netem delay 100ms loss 100% limit 2000
 until_above SupplementsSentAgain 1000
 fact cycles $(count NewFastForwardStarts)
