@@ -180,14 +180,26 @@ def test_the_window_rests_at_its_equilibrium(
     assert window == pytest.approx(truth, rel=0.12)
 
 
+def _equilibrium_share(view: View, start: float, stop: float, left: int) -> float:
+    """What the equilibrium's window carries of what is left, at the RTT there was (equation 7).
+
+    tau is the smallest RTT ever seen and the window tau's; half a packet of UDP that was before
+    the SYN or was not makes 2.5 % (20.67 ms on 6.12, 20.15 ms on 7, of 22.3 ms).
+    """
+    tau = _between(view, "symbiosis_symbiosis_step", start, stop)["tau_us"].min()
+    rtt = _between(view, "imtcp_imtcp_result", start, stop)["srtt_us"].mean()
+    return min(1.0, (KBPS - 0.9 * (KBPS - left)) / left * tau / rtt)
+
+
 def test_symbiosis_fills_what_is_left_without_loss(symbiosis: View) -> None:
     goodput = symbiosis.table("goodput", "f1")
     for start, stop, left in STEPS:
         keep = (goodput["t_s"] >= start + 2) & (goodput["t_s"] < stop)
         bits = float(goodput["bytes"][keep].sum()) * 8
         share = bits / (stop - start - 2) / (left * 1e3 * PAYLOAD)
-        print(f"A={left}: {share:.3f} of it")
-        assert share > 0.93
+        most = _equilibrium_share(symbiosis, start + 2, stop, left)
+        print(f"A={left}: {share:.3f} of it, at equilibrium {most:.3f}")
+        assert share > 0.95 * most
     losses = symbiosis.table("retransmits")["t_s"]
     assert np.sum(losses > 1.0) == 0, "lost packets after the start"
 

@@ -25,7 +25,7 @@ cc = "j"
 params = { clamp_decrease = 0, alpha_permille = 700, min_interval_us = 5000 }
 """
 # Data frames only; 100 is in the first slow start, the others far into congestion avoidance.
-DROPS = 'buffer = "100pkt"\ndirection = "forward"\nmin_len = 1000\ndrop = [100, 900, 1700, 2500]'
+DROPS = 'buffer = "120pkt"\ndirection = "forward"\nmin_len = 1000\ndrop = [100, 900, 1700, 2500]'
 OUTAGES = """
 [[events]]
 at = "3s"
