@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from airlab import paths
+from airtcp_tools import MODULES, algorithms_of, module_of
 from airtcp_tools.holders import Holders, Namespace, Socket, parse_sockets
 from airtcp_tools.routes import (
     PROTOCOL,
@@ -173,16 +174,43 @@ TIME-WAIT 0 0 127.0.0.1:22 127.0.0.1:40003
 
 
 def test_sockets_are_told_by_their_algorithm_and_not_by_names() -> None:
-    found = parse_sockets(SS, "j", "this namespace")
+    found = parse_sockets(SS, ("j",), "this namespace")
     assert [s.state for s in found] == ["LISTEN", "ESTAB", "FIN-WAIT-1"]
     assert found[0].users == ("odd name) j (pid 7)",)
     assert found[1].users == ("a (pid 7)", "b (pid 8)")
     assert found[2] == Socket("this namespace", "FIN-WAIT-1", "[::1]:5555", "[::1]:40001", ())
-    assert [s.local for s in parse_sockets(SS, "cubic", "x")] == ["127.0.0.1:22"]
+    assert [s.local for s in parse_sockets(SS, ("cubic",), "x")] == ["127.0.0.1:22"]
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "all_names"),
+    [
+        ("j", "tcp_j", ("j",)),
+        ("imtcp_bg", "imtcp", ("imtcp", "imtcp_bg")),
+        ("cherry_plus", "tcp_cherry", ("cherry", "cherry_plus")),
+        ("bbr", "tcp_bbr", ("bbr",)),
+    ],
+)
+def test_a_module_is_held_through_each_of_its_names(
+    name: str, module: str, all_names: tuple[str, ...]
+) -> None:
+    assert module_of(name) == module
+    assert algorithms_of(module) == all_names
+    lines = "".join(f"ESTAB 0 0 a:{i} b:1 {cc} rto:204\n" for i, cc in enumerate(all_names))
+    assert len(parse_sockets(lines + "ESTAB 0 0 a:9 b:1 reno rto:204", all_names, "x")) == len(
+        all_names
+    )
+
+
+def test_the_modules_are_those_of_the_tree() -> None:
+    made = {
+        line.split()[-1] for line in (paths.REPO / "modules" / "Kbuild").open() if "obj-" in line
+    }
+    assert {module.strip("/") for module in made} == set(MODULES.values())
 
 
 def test_what_is_not_seen_is_counted() -> None:
-    sockets = tuple(parse_sockets(SS, "j", "x"))
+    sockets = tuple(parse_sockets(SS, ("j",), "x"))
     found = Holders(
         "j", "tcp_j", loaded=True, references=6, sockets=sockets, defaults=(Namespace("a", "b"),)
     )

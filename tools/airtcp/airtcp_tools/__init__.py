@@ -15,6 +15,17 @@ MODULES = {
 """airtcp's algorithms and the modules they are in."""
 
 
+def module_of(algorithm: str) -> str:
+    """The module of an algorithm; of one that is not airtcp's, by the kernel's rule for names."""
+    return MODULES.get(algorithm, f"tcp_{algorithm}")
+
+
+def algorithms_of(module: str) -> tuple[str, ...]:
+    """All algorithms of a module: a socket with any of them holds it."""
+    ours = tuple(name for name, its in MODULES.items() if its == module)
+    return ours or (module.removeprefix("tcp_"),)
+
+
 def version() -> str:
     """airtcp's version: the file VERSION that was installed here, or the checkout's."""
     here = Path(__file__).resolve()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airtcp_tools import holders, routes, version
+from airtcp_tools import algorithms_of, holders, module_of, routes, version
 from airtcp_tools.status import as_text, status
 from airtcp_tools.system import ToolError, ensure_algorithm, run
 
@@ -169,13 +169,13 @@ def _route_check(arguments: argparse.Namespace) -> int:
 
 def _unload(arguments: argparse.Namespace) -> int:
     name = arguments.algorithm
-    module = f"tcp_{name}"
+    module = module_of(name)
     other = arguments.reset_defaults
-    if other == name:
-        raise ToolError(f"--reset-defaults {other}: name another algorithm than {name}")
+    if other in algorithms_of(module):
+        raise ToolError(f"--reset-defaults {other}: name an algorithm that is not in {module}")
     if not arguments.dry_run:
-        _let_go(arguments, name, module)
-    found = holders.find(name, module)
+        _let_go(arguments, name)
+    found = holders.find(name)
     unloaded = False
     if not arguments.dry_run:
         found = _wait(found, arguments.wait)
@@ -189,13 +189,13 @@ def _unload(arguments: argparse.Namespace) -> int:
     return _HELD if found.references else 0
 
 
-def _let_go(arguments: argparse.Namespace, name: str, module: str) -> None:
+def _let_go(arguments: argparse.Namespace, name: str) -> None:
     """Undo what is safe to undo: defaults and our own routes, if asked to."""
     if arguments.flush_routes:
         routes.flush_routes()
     if arguments.reset_defaults:
         ensure_algorithm(arguments.reset_defaults)
-        for space in holders.find(name, module).defaults:
+        for space in holders.find(name).defaults:
             holders.reset_default(space, arguments.reset_defaults)
 
 
@@ -204,7 +204,7 @@ def _wait(found: holders.Holders, seconds: float) -> holders.Holders:
     end = time.monotonic() + seconds
     while found.references and time.monotonic() < end:
         time.sleep(min(1.0, max(0.0, end - time.monotonic())))
-        found = holders.find(found.algorithm, found.module)
+        found = holders.find(found.algorithm)
     return found
 
 
@@ -229,5 +229,6 @@ def _unload_text(found: holders.Holders, *, unloaded: bool) -> str:
         lines.append(f"{found.module} is unloaded")
     else:
         lines.append(f"nothing holds {found.module}")
-    lines += [f"note: a route names {found.algorithm}: {route}" for route in found.routes]
+    names = " or ".join(algorithms_of(found.module))
+    lines += [f"note: a route names {names}: {route}" for route in found.routes]
     return "\n".join(lines)

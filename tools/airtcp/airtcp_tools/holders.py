@@ -7,11 +7,12 @@ A route is no reference: it keeps the algorithm's name, and takes effect again w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from airtcp_tools import algorithms_of, module_of
 from airtcp_tools.system import ToolError, read, run
 
 PROC = Path("/proc")
@@ -33,7 +34,7 @@ class Namespace:
 
 @dataclass(frozen=True)
 class Socket:
-    """A socket with the algorithm; ``users`` are programs with their process ids."""
+    """A socket with one of the module's algorithms; ``users`` are programs with process ids."""
 
     namespace: str
     state: str
@@ -44,7 +45,7 @@ class Socket:
 
 @dataclass(frozen=True)
 class Holders:
-    """All that was found to hold an algorithm, and the kernel's count of references."""
+    """All that was found to hold an algorithm's module, and the kernel's count of references."""
 
     algorithm: str
     module: str
@@ -96,15 +97,15 @@ def inside(namespace: Namespace, argv: list[str], *, what: str) -> str:
     return run(["nsenter", f"--net={namespace.entry}", *argv], what=what)
 
 
-def parse_sockets(text: str, algorithm: str, namespace: str) -> list[Socket]:
-    """The sockets with an algorithm in the output of ``ss -H -O -n -t -a -p -i``."""
+def parse_sockets(text: str, algorithms: Collection[str], namespace: str) -> list[Socket]:
+    """The sockets with one of the algorithms in the output of ``ss -H -O -n -t -a -p -i``."""
     found = []
     for line in text.splitlines():
         users = _USERS.search(line)
         plain = line[: users.start()] + line[users.end() :] if users else line
         words = plain.split()
         name = next((w for w in words[5:] if w not in _FLAGS), None)
-        if name != algorithm:
+        if name not in algorithms:
             continue
         programs = _USER.findall(users.group(1)) if users else []
         named = tuple(f"{program} (pid {pid})" for program, pid in programs)
@@ -112,12 +113,14 @@ def parse_sockets(text: str, algorithm: str, namespace: str) -> list[Socket]:
     return found
 
 
-def find(algorithm: str, module: str) -> Holders:
-    """Everything that holds an algorithm's module now.
+def find(algorithm: str) -> Holders:
+    """Everything that holds an algorithm's module now, through this or another of its names.
 
     Raises:
         ToolError: not root, or a program that is needed is missing.
     """
+    module = module_of(algorithm)
+    algorithms = algorithms_of(module)
     folder = Path("/sys/module") / module
     if not folder.is_dir():
         return Holders(algorithm, module, loaded=False)
@@ -132,11 +135,11 @@ def find(algorithm: str, module: str) -> Holders:
             if Path(space.entry).exists():
                 raise
             continue  # its last process has just ended
-        if default == algorithm:
+        if default in algorithms:
             defaults.append(space)
         said = inside(space, ["ss", "-H", "-O", "-n", "-t", "-a", "-p", "-i"], what=what)
-        sockets += parse_sockets(said, algorithm, space.label)
-        routes += _routes_with(space, algorithm)
+        sockets += parse_sockets(said, algorithms, space.label)
+        routes += _routes_with(space, algorithms)
     return Holders(
         algorithm,
         module,
@@ -149,12 +152,13 @@ def find(algorithm: str, module: str) -> Holders:
     )
 
 
-def _routes_with(space: Namespace, algorithm: str) -> list[str]:
+def _routes_with(space: Namespace, algorithms: Collection[str]) -> list[str]:
+    names = "|".join(map(re.escape, algorithms))
     found = []
     for version in ("-4", "-6"):
         argv = ["ip", "-o", version, "route", "show", "table", "all"]
         for line in inside(space, argv, what=f"reading the routes of {space.label}").splitlines():
-            if re.search(rf"\bcongctl (lock )?{re.escape(algorithm)}( |$)", line):
+            if re.search(rf"\bcongctl (lock )?({names})( |$)", line):
                 found.append(f"{space.label}: {line.strip()}")
     return found
 
