@@ -176,13 +176,13 @@ def filled(text: str, alg: Algorithm) -> str:
     return text.replace("@CC@", alg.cc).replace("@MODULE@", alg.module)
 
 
-@cache
 def counters(text: str) -> dict[str, int]:
     """Names and values by turns, as ``/proc/net/tcp_cherry`` has them."""
     words = text.split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
+@cache
 def programs() -> dict[str, bytes]:
     """The built programs by name, as files below ``/lab``; built again when a source changed."""
     target = paths.cache() / "guest-test-programs"

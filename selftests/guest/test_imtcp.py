@@ -168,13 +168,18 @@ def test_every_step_is_equation_6(symbiosis: View) -> None:
     assert np.array_equal(w1[unused], w0[unused])
 
 
+def _equilibrium_kbps(left: int) -> float:
+    """Equation 7 with gamma 0.9 and the true K and A."""
+    return KBPS - 0.9 * (KBPS - left)
+
+
 @pytest.mark.parametrize(("start", "stop", "left"), STEPS)
 def test_the_window_rests_at_its_equilibrium(
     symbiosis: View, start: int, stop: int, left: int
 ) -> None:
     rows = _between(symbiosis, "symbiosis_symbiosis_step", start + 3, stop)
     tau_s = float(rows["tau_us"].min()) / 1e6
-    truth = tau_s * (KBPS - 0.9 * (KBPS - left)) * 1e3 / FULL_BITS
+    truth = tau_s * _equilibrium_kbps(left) * 1e3 / FULL_BITS
     window = float((rows["after_q32"] / 2.0**32).mean())
     print(f"A={left}: window {window:.2f}, equilibrium {truth:.2f}")
     assert window == pytest.approx(truth, rel=0.12)
@@ -188,7 +193,7 @@ def _equilibrium_share(view: View, start: float, stop: float, left: int) -> floa
     """
     tau = _between(view, "symbiosis_symbiosis_step", start, stop)["tau_us"].min()
     rtt = _between(view, "imtcp_imtcp_result", start, stop)["srtt_us"].mean()
-    return min(1.0, (KBPS - 0.9 * (KBPS - left)) / left * tau / rtt)
+    return min(1.0, _equilibrium_kbps(left) / left * tau / rtt)
 
 
 def test_symbiosis_fills_what_is_left_without_loss(symbiosis: View) -> None:
