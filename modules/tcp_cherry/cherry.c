@@ -79,7 +79,8 @@
  *     last one's, and growth adds another half.  The halved cwnd was tried: data
  *     caught up with the supplements, and 29 of 31 were sent twice (cwnd0 31,
  *     RTT 200 ms, one frame lost).  sigma is at most 2 * maxcwnd.
- *  7. Less data or window than sigma + supplements: both shrink alike.  If then
+ *  7. Less data or window than sigma + supplements: both shrink alike (what is
+ *     already out helps after a timeout: 16).  If then
  *     far_full_pct of the supplements came back, the path was not the limit.
  *     With more data or window by now, FFS goes on for another round trip, with
  *     maxcwnd - cwnd supplements and cwnd - 1 more segments of gap, as so many
@@ -105,6 +106,12 @@
  *     others; FFS belongs to the connection's start and to timeouts.
  * 15. ECN: a mark halves cwnd; no supplements then.  Supplements are not
  *     ECN-capable.
+ * 16. After a timeout, if less can be claimed than the phase wants, the last of
+ *     what is out already are supplements as well, by the ratio of 7.  Without
+ *     this New FFS had nothing to send when a shadow fell on a connection's
+ *     first round trip, which had claimed all of the window, or on the end of
+ *     a transfer, and the connection waited for the timer, twice as long each
+ *     time: of figure 12's 10 phases at 50 % one carried 1 segment in 50 s.
  *
  * The path must honour the low priority.  If it does not, FFS is a paced initial
  * window of up to maxcwnd segments.  max_supplements bounds that for each round
@@ -128,8 +135,9 @@
  * per second), mrtt is RTTmin; both gains are zero, which ss leaves out.  lost
  * and retrans count the gap as well: its segments are "lost" until first sent,
  * and "retransmitted" when they are.  /proc/net/tcp_cherry tells them apart:
- * ClaimedSegs - SupplementsSent of the namespace's RetransSegs are first
- * transmissions.
+ * ClaimedSegs - SupplementsSent + SupplementsRepeated of the namespace's
+ * RetransSegs are first transmissions.  (SupplementsRepeated are those of 16;
+ * of them, the ones that had been claimed and not sent are counted too many.)
  *
  * What happens inside: trace events cherry:* (cherry_trace.h).
  *

@@ -200,11 +200,13 @@ static inline bool cherry_select_next(struct cherry_select *sel, bool cycling)
  * struct cherry_plan - what a phase may claim
  * @gap_segs: segments to skip beyond those that are due already
  * @supp_segs: supplements
+ * @again_segs: the first of these, which are not claimed but due already
  * @limited: fewer than wanted, for want of data or of the receiver's window
  */
 struct cherry_plan {
 	u32 gap_segs;
 	u32 supp_segs;
+	u32 again_segs;
 	bool limited;
 };
 
@@ -215,16 +217,20 @@ struct cherry_plan {
  * @due_segs: segments behind ThreshData that wait for (re)transmission: they
  *	are gap already
  * @avail_segs: unsent segments that the receiver's window has room for
+ * @again_segs: of what is due, how many at its end may be supplements
  *
  * When there is less than sigma + supplements, both shrink and keep their
  * ratio (reconstructed): it is the gap that keeps data from overtaking the
- * supplements, and the supplements that bring cwnd.
+ * supplements, and the supplements that bring cwnd.  What is due takes part in
+ * that as far as it may: without any unsent data its last third or half is
+ * supplements.
  *
  * All operands are cut to 4 * CHERRY_MAXCWND_MAX = 2^15, so that products stay
  * below 2^31.
  */
 static inline struct cherry_plan cherry_plan(u32 sigma_segs, u32 supp_segs,
-					     u32 due_segs, u32 avail_segs)
+					     u32 due_segs, u32 avail_segs,
+					     u32 again_segs)
 {
 	const u32 top = 4 * CHERRY_MAXCWND_MAX;
 	struct cherry_plan plan = { 0 };
@@ -247,8 +253,13 @@ static inline struct cherry_plan cherry_plan(u32 sigma_segs, u32 supp_segs,
 	if (sigma_segs + supp_segs)
 		supp = (avail_segs + due_segs) * supp_segs /
 		       (sigma_segs + supp_segs);
-	plan.supp_segs = cherry_min(cherry_min(supp, supp_segs), avail_segs);
-	plan.gap_segs = cherry_min(want_gap, avail_segs - plan.supp_segs);
+	supp = cherry_min(supp, supp_segs);
+	again_segs = cherry_min(again_segs, due_segs);
+	if (supp > avail_segs)
+		plan.again_segs = cherry_min(supp - avail_segs, again_segs);
+	plan.supp_segs = cherry_min(supp, avail_segs + plan.again_segs);
+	plan.gap_segs = cherry_min(want_gap, avail_segs + plan.again_segs -
+					     plan.supp_segs);
 	return plan;
 }
 
@@ -260,12 +271,13 @@ static inline struct cherry_plan cherry_plan(u32 sigma_segs, u32 supp_segs,
  * @supp_segs: supplements wanted
  * @due_segs: as cherry_plan()
  * @avail_segs: as cherry_plan()
+ * @again_segs: as cherry_plan()
  *
  * Return: a plan; without supplements where the lead takes all there is.
  */
 static inline struct cherry_plan
 cherry_plan_behind(u32 lead_segs, u32 sigma_segs, u32 supp_segs, u32 due_segs,
-		   u32 avail_segs)
+		   u32 avail_segs, u32 again_segs)
 {
 	u32 held = cherry_min(lead_segs, due_segs), more = lead_segs - held;
 	struct cherry_plan plan = { .limited = true };
@@ -273,7 +285,7 @@ cherry_plan_behind(u32 lead_segs, u32 sigma_segs, u32 supp_segs, u32 due_segs,
 	if (more >= avail_segs && more)
 		return plan;
 	plan = cherry_plan(sigma_segs, supp_segs, due_segs - held,
-			   avail_segs - more);
+			   avail_segs - more, again_segs);
 	plan.gap_segs += more;
 	return plan;
 }

@@ -8,7 +8,7 @@
  *		want_segs are what it is after; sent, acked: the phase's so far.
  * cherry:cherry_plan	the claim of a phase: how much data and window there was,
  *		what it shrank to.  thresh: the data segment it started from,
- *		skip: first supplement.
+ *		skip: first supplement, again: so many of them are out already.
  * cherry:cherry_supp	a supplement was sent.  i: the paper's; again: it had been
  *		sent before, in an earlier cycle; err: what IP said.
  * cherry:cherry_acks	supplements were acknowledged, and cwnd was raised.
@@ -104,6 +104,7 @@ TRACE_EVENT(cherry_plan,
 		__field(u32, room_segs)
 		__field(u32, gap_segs)
 		__field(u32, supp_segs)
+		__field(u32, again_segs)
 		__field(u16, sport)
 		__field(u16, dport)
 		__field(u8, phase)
@@ -120,18 +121,19 @@ TRACE_EVENT(cherry_plan,
 		__entry->room_segs = room_segs;
 		__entry->gap_segs = plan->gap_segs;
 		__entry->supp_segs = plan->supp_segs;
+		__entry->again_segs = plan->again_segs;
 		__entry->sport = ntohs(inet_sk(sk)->inet_sport);
 		__entry->dport = ntohs(inet_sk(sk)->inet_dport);
 		__entry->phase = c->phase;
 		__entry->limited = plan->limited;
 	),
-	TP_printk("sport=%u dport=%u phase=%s thresh_bytes=%llu skip_bytes=%llu tau_ns=%llu mss_bytes=%u sigma_segs=%u due_segs=%u data_segs=%u room_segs=%u gap_segs=%u supp_segs=%u limited=%u",
+	TP_printk("sport=%u dport=%u phase=%s thresh_bytes=%llu skip_bytes=%llu tau_ns=%llu mss_bytes=%u sigma_segs=%u due_segs=%u data_segs=%u room_segs=%u gap_segs=%u supp_segs=%u again_segs=%u limited=%u",
 		  __entry->sport, __entry->dport,
 		  show_cherry_phase(__entry->phase), __entry->thresh_bytes,
 		  __entry->skip_bytes, __entry->tau_ns, __entry->mss_bytes,
 		  __entry->sigma_segs, __entry->due_segs, __entry->data_segs,
 		  __entry->room_segs, __entry->gap_segs, __entry->supp_segs,
-		  __entry->limited)
+		  __entry->again_segs, __entry->limited)
 );
 
 TRACE_EVENT(cherry_supp,

@@ -48,6 +48,9 @@
  *     timer runs.  A pending tail loss probe, which would send what follows
  *     snd_nxt, becomes that timer.
  *
+ * After a timeout everything that is out has the same marks as claimed packets,
+ * so what was sent or claimed before can be supplements, too.
+ *
  * Segments.  The stack cuts a packet of several segments at multiples of its
  * segment size when a part of it is SACKed, so supplements keep to that grid.
  *
@@ -119,6 +122,7 @@ static const char * const cherry_names[CHERRY_N_COUNT] = {
 	[CHERRY_N_CLAIMED]	= "ClaimedSegs",
 	[CHERRY_N_SUPP_SENT]	= "SupplementsSent",
 	[CHERRY_N_SUPP_AGAIN]	= "SupplementsSentAgain",
+	[CHERRY_N_SUPP_REPEATED] = "SupplementsRepeated",
 	[CHERRY_N_SUPP_ACKED]	= "SupplementsAcked",
 	[CHERRY_N_SUPP_LOST]	= "SupplementsLost",
 	[CHERRY_N_FFS]		= "FastForwardStarts",
@@ -270,6 +274,15 @@ static struct sk_buff *cherry_find(const struct sock *sk, u32 seq)
 			return skb;
 	}
 	return NULL;
+}
+
+/* The end of what was ever claimed or sent, but for a FIN: it has no byte. */
+static u32 cherry_out_end(const struct sock *sk)
+{
+	const struct sk_buff *last = skb_rb_last(&sk->tcp_rtx_queue);
+	u32 end = tcp_sk(sk)->snd_nxt;
+
+	return last && TCP_SKB_CB(last)->tcp_flags & TCPHDR_FIN ? end - 1 : end;
 }
 
 /**
@@ -614,7 +627,7 @@ static bool cherry_supplement(struct sock *sk, struct cherry *c, u64 now)
 		u32 seq, len;
 		bool again;
 
-		if (!before(c->cursor_seq, tp->snd_nxt) &&
+		if (!before(c->cursor_seq, cherry_out_end(sk)) &&
 		    !cherry_claim(sk, c, now)) {
 			/* No more data or window; a cycle begins again. */
 			c->limited = true;
@@ -635,11 +648,9 @@ static bool cherry_supplement(struct sock *sk, struct cherry *c, u64 now)
 			continue;
 		}
 		cb = TCP_SKB_CB(skb);
-		/* Data only: a FIN's sequence number has no byte. */
-		if (seq - cb->seq >= skb->len)
-			return false;
 		len = min(c->mss_bytes, skb->len - (seq - cb->seq));
-		if (cb->sacked & (TCPCB_SACKED_ACKED | TCPCB_SACKED_RETRANS)) {
+		/* It has arrived, or the stack has (just) sent it. */
+		if ((cb->sacked & TCPCB_TAGBITS) != TCPCB_LOST) {
 			cherry_step(c, seq + len);
 			continue;
 		}
@@ -651,11 +662,14 @@ static bool cherry_supplement(struct sock *sk, struct cherry *c, u64 now)
 		if (err < 0)
 			return true;
 		skb->skb_mstamp_ns = now;
+		cb->sacked |= TCPCB_EVER_RETRANS;
 		list_move_tail(&skb->tcp_tsorted_anchor,
 			       &tp->tsorted_sent_queue);
 		cherry_tally(sk, again ? CHERRY_N_SUPP_AGAIN :
 					 CHERRY_N_SUPP_SENT, 1);
 		if (!again) {
+			cherry_tally(sk, CHERRY_N_SUPP_REPEATED,
+				     before(seq, c->out_seq));
 			c->sent_segs++;
 			c->end_seq = seq + len;
 		}
@@ -701,6 +715,40 @@ static u32 cherry_window_segs(const struct sock *sk, const struct cherry *c)
 	return (end - tp->snd_nxt) / c->mss_bytes;
 }
 
+/*
+ * Difference 16: what may be sent as supplements although it is out already.
+ * ThreshData is not, as the timer has sent it, nor anything up to the highest
+ * SACK, so that every SACK from there on is a supplement's.
+ */
+static u32 cherry_again_segs(struct sock *sk, const struct cherry *c)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+	u32 from = tp->snd_una + c->mss_bytes, end = cherry_out_end(sk);
+
+	if (c->phase == CHERRY_FAR ||
+	    inet_csk(sk)->icsk_ca_state != TCP_CA_Loss)
+		return 0;
+	if (tp->sacked_out && before(from, tcp_highest_sack_seq(tp)))
+		from = tcp_highest_sack_seq(tp);
+	return before(from, end) ? (end - from) / c->mss_bytes : 0;
+}
+
+/* Begin with what is out, at the start of a segment; rules 2 and 4. */
+static void cherry_repeat(struct sock *sk, struct cherry *c, u32 segs)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+	const struct sk_buff *skb;
+
+	c->skip_seq = cherry_out_end(sk) - segs * c->mss_bytes;
+	skb = cherry_find(sk, c->skip_seq);
+	if (skb)
+		c->skip_seq -= (c->skip_seq - TCP_SKB_CB(skb)->seq) %
+			       c->mss_bytes;
+	c->claim_seq = tp->snd_nxt;
+	tp->undo_marker = 0;
+	tp->frto = 0;
+}
+
 /**
  * cherry_start() - plan and claim: everything "just before" of figures 1 and 6
  * @sk: socket
@@ -723,7 +771,7 @@ static bool cherry_start(struct sock *sk, struct cherry *c, u64 now)
 	if (c->phase == CHERRY_FFS)
 		sigma += lead;
 	plan = cherry_plan_behind(lead, sigma - lead, c->want_segs, due,
-				  min(data, window));
+				  min(data, window), cherry_again_segs(sk, c));
 	/* After a timeout ThreshData is the segment that was sent again. */
 	if (due)
 		thresh = tp->snd_una;
@@ -731,10 +779,15 @@ static bool cherry_start(struct sock *sk, struct cherry *c, u64 now)
 	c->limited |= plan.limited;
 	c->starved = plan.limited;
 	c->want_segs = plan.supp_segs;
-	c->skip_seq = old + plan.gap_segs * c->mss_bytes;
+	c->out_seq = old;
+	if (plan.again_segs)
+		cherry_repeat(sk, c, plan.again_segs);
+	else
+		c->skip_seq = old + plan.gap_segs * c->mss_bytes;
 	c->cursor_seq = c->skip_seq;
 	c->end_seq = c->skip_seq;
-	cherry_select_first(&c->select, 0, due + plan.gap_segs,
+	cherry_select_first(&c->select, 0,
+			    due + plan.gap_segs - plan.again_segs,
 			    c->phase == CHERRY_NEW_FFS ? c->want_segs - 1 : 0);
 	trace_cherry_plan(sk, c, sigma, due, data, window, &plan, thresh);
 	if (!plan.supp_segs)

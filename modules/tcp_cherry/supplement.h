@@ -35,6 +35,7 @@ enum cherry_stage {
  * @cursor_seq: sequence number of the one whose turn it is
  * @end_seq: end of the highest one sent
  * @claim_seq: end of all that was ever claimed
+ * @out_seq: end of what had been claimed or sent when the phase began
  * @mss_bytes: mss_cache at the start of the phase
  * @want_segs: supplements to send in this phase
  * @sent_segs: supplements sent, each counted once
@@ -77,6 +78,7 @@ struct cherry {
 	u32	cursor_seq;
 	u32	end_seq;
 	u32	claim_seq;
+	u32	out_seq;
 	u32	mss_bytes;
 	u32	want_segs;
 	u32	sent_segs;
@@ -127,6 +129,7 @@ enum cherry_count {
 	CHERRY_N_CLAIMED,
 	CHERRY_N_SUPP_SENT,
 	CHERRY_N_SUPP_AGAIN,
+	CHERRY_N_SUPP_REPEATED,
 	CHERRY_N_SUPP_ACKED,
 	CHERRY_N_SUPP_LOST,
 	CHERRY_N_FFS,

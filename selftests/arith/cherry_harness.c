@@ -7,8 +7,8 @@
  *	g PHASE MAXCWND CWND MAXRTT RTT		cherry_sigma_segs
  *	b THRESH SIGMA LIMIT			cherry_select_first: skip
  *	x CYCLING				cherry_select_next: seg restarted
- *	l SIGMA SUPP DUE AVAIL			cherry_plan: gap supp limited
- *	L LEAD SIGMA SUPP DUE AVAIL		cherry_plan_behind: the same
+ *	l SIGMA SUPP DUE AVAIL AGAIN		cherry_plan: gap supp again limited
+ *	L LEAD SIGMA SUPP DUE AVAIL AGAIN	cherry_plan_behind: the same
  *	t RTT COUNT				cherry_tau_ns
  *	f COUNT RTT TAU_MIN			cherry_fit_count
  *	w CWND ACKED MASK CAP			cherry_grow_segs: cwnd mask
@@ -46,18 +46,21 @@ int main(void)
 		} else if (line[0] == 'x' && n == 1) {
 			again = cherry_select_next(&sel, v[0]);
 			printf("%u %d\n", sel.seg, again);
-		} else if (line[0] == 'l' && n == 4) {
+		} else if (line[0] == 'l' && n == 5) {
 			struct cherry_plan p = cherry_plan((u32)v[0], (u32)v[1],
-							   (u32)v[2], (u32)v[3]);
+							   (u32)v[2], (u32)v[3],
+							   (u32)v[4]);
 
-			printf("%u %u %d\n", p.gap_segs, p.supp_segs, p.limited);
-		} else if (line[0] == 'L' && n == 5) {
+			printf("%u %u %u %d\n", p.gap_segs, p.supp_segs,
+			       p.again_segs, p.limited);
+		} else if (line[0] == 'L' && n == 6) {
 			struct cherry_plan p =
 				cherry_plan_behind((u32)v[0], (u32)v[1],
 						   (u32)v[2], (u32)v[3],
-						   (u32)v[4]);
+						   (u32)v[4], (u32)v[5]);
 
-			printf("%u %u %d\n", p.gap_segs, p.supp_segs, p.limited);
+			printf("%u %u %u %d\n", p.gap_segs, p.supp_segs,
+			       p.again_segs, p.limited);
 		} else if (line[0] == 't' && n == 2) {
 			printf("%llu\n", (unsigned long long)
 			       cherry_tau_ns((u32)v[0], (u32)v[1]));

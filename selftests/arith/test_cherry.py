@@ -186,44 +186,62 @@ def test_a_count_that_fits_keeps_the_distance(
 
 
 @prop
-@given(sigma=few, supp=few, due=few, avail=few)
+@given(wanted=st.tuples(few, few), there=st.tuples(few, few, few))
 def test_a_plan_never_asks_for_more_than_there_is(
-    cherry: Harness, sigma: int, supp: int, due: int, avail: int
+    cherry: Harness, wanted: tuple[int, int], there: tuple[int, int, int]
 ) -> None:
-    gap, segs, limited = cherry.ask("l", sigma, supp, due, avail)
-    assert gap + segs <= avail
+    (sigma, supp), (due, avail, spare) = wanted, there
+    gap, segs, again, limited = cherry.ask("l", sigma, supp, due, avail, spare)
+    assert gap + segs - again <= avail
+    assert again <= min(spare, due)
     assert segs <= supp and gap <= sigma
     top = 4 * MAXCWND_MAX
     sigma, supp, due, avail = (min(v, top) for v in (sigma, supp, due, avail))
     want = max(sigma - due, 0)
     assert limited == int(want + supp > avail)
     if not limited:
-        assert (gap, segs) == (want, supp)
+        assert (gap, segs, again) == (want, supp, 0)
     else:
-        assert gap + segs == avail or gap == want
+        assert gap + segs - again == avail or gap == want
+    # What is out already is used only where all that is not is a supplement.
+    assert not again or segs - again == avail
 
 
 @prop
-@given(sigma=st.integers(1, 3000), supp=st.integers(1, 3000), due=st.integers(0, 3000),
-       avail=st.integers(0, 6000))  # fmt: skip
+@given(
+    wanted=st.tuples(st.integers(1, 3000), st.integers(1, 3000)),
+    there=st.tuples(st.integers(0, 3000), st.integers(0, 6000), st.integers(0, 3000)),
+)
 def test_a_shrunk_plan_keeps_its_ratio(
-    cherry: Harness, sigma: int, supp: int, due: int, avail: int
+    cherry: Harness, wanted: tuple[int, int], there: tuple[int, int, int]
 ) -> None:
-    gap, segs, limited = cherry.ask("l", sigma, supp, due, avail)
+    (sigma, supp), (due, avail, spare) = wanted, there
+    gap, segs, again, limited = cherry.ask("l", sigma, supp, due, avail, spare)
     assume(limited and segs and due <= sigma)
     # The gap in all, old and new, is at least what the supplements' share of sigma is.
-    assert gap + due >= math.floor(Fraction(segs * sigma, supp))
+    assert gap + due - again >= math.floor(Fraction(segs * sigma, supp))
 
 
 def test_plans_by_hand(cherry: Harness) -> None:
     # The paper's scenario with a receiver that has room.
-    assert cherry.ask("l", 512, 511, 0, 65_535) == [512, 511, 0]
+    assert cherry.ask("l", 512, 511, 0, 65_535, 0) == [512, 511, 0, 0]
     # A stock receiver's 64 KB of 1448-byte segments after the first one.
-    assert cherry.ask("l", 512, 511, 0, 44) == [23, 21, 1]
+    assert cherry.ask("l", 512, 511, 0, 44, 0) == [23, 21, 0, 1]
     # After a timeout what was sent before is the gap (figure 4: 39 of 50).
-    assert cherry.ask("l", 50, 49, 39, 65_535) == [11, 49, 0]
-    assert cherry.ask("l", 512, 511, 0, 0) == [0, 0, 1]
-    assert cherry.ask("l", 0, 0, 0, 0) == [0, 0, 0]
+    assert cherry.ask("l", 50, 49, 39, 65_535, 38) == [11, 49, 0, 0]
+    assert cherry.ask("l", 512, 511, 0, 0, 0) == [0, 0, 0, 1]
+    assert cherry.ask("l", 0, 0, 0, 0, 0) == [0, 0, 0, 0]
+
+
+def test_plans_with_what_is_out_already(cherry: Harness) -> None:
+    # All of a window of 64 segments is out (New FFS, maxcwnd 512): the last third once more.
+    assert cherry.ask("l", 1024, 513, 64, 0, 63) == [0, 21, 21, 1]
+    # With SACKs up to the last five of them, these.
+    assert cherry.ask("l", 1024, 513, 64, 0, 5) == [0, 5, 5, 1]
+    # Ten more could be claimed: 74 segments, 24 of which are supplements.
+    assert cherry.ask("l", 1024, 513, 64, 10, 63) == [0, 24, 14, 1]
+    # Enough that is new for the share: nothing is repeated.
+    assert cherry.ask("l", 1024, 513, 64, 100, 63) == [46, 54, 0, 1]
 
 
 @prop
@@ -233,10 +251,10 @@ def test_a_lead_is_kept_whole(
     cherry: Harness, lead: int, wanted: tuple[int, int], there: tuple[int, int]
 ) -> None:
     (sigma, supp), (due, avail) = wanted, there
-    gap, segs, limited = cherry.ask("L", lead, sigma, supp, due, avail)
-    assert gap + segs <= avail
+    gap, segs, again, limited = cherry.ask("L", lead, sigma, supp, due, avail, 0)
+    assert gap + segs <= avail and not again
     if lead == 0:
-        assert [gap, segs, limited] == cherry.ask("l", sigma, supp, due, avail)
+        assert [gap, segs, again, limited] == cherry.ask("l", sigma, supp, due, avail, 0)
     if segs:
         assert gap + due >= lead
     if not limited:
@@ -250,7 +268,7 @@ def test_data_never_overtakes_supplements_of_a_second_round(
 ) -> None:
     """A round trip of Fast-Forward Start at a window above 1, segment by segment."""
     maxcwnd = 512
-    gap, supps, _ = cherry.ask("L", cwnd - 1, maxcwnd, maxcwnd - cwnd, due, avail)
+    gap, supps, _, _ = cherry.ask("L", cwnd - 1, maxcwnd, maxcwnd - cwnd, due, avail, 0)
     for acked in range(supps):
         # cwnd in the first round trip, its share of the second, one for each supplement's ACK.
         gone = cwnd + acked * cwnd // maxcwnd + acked
@@ -259,7 +277,7 @@ def test_data_never_overtakes_supplements_of_a_second_round(
 
 def test_a_second_round_by_hand(cherry: Harness) -> None:
     # 100 kB: nothing is to be gained at cwnd 32 with 35 segments left.
-    gap, segs, _ = cherry.ask("L", 31, 512, 480, 1, 34)
+    gap, segs, _, _ = cherry.ask("L", 31, 512, 480, 1, 34, 0)
     assert gap + 1 >= 31
     assert segs <= 2
 

@@ -251,6 +251,30 @@ def test_nothing_arrives_twice_after_new_fast_forward_start(plus: View) -> None:
     assert plus.flow()["verified"] is True
 
 
+# The receiver's first window is 64 segments, of which Fast-Forward Start claims 62.  100 kB are all
+# sent, with the FIN, within three round trips.  In both cases hardly anything is left to claim, and
+# the link is back after the timer's third retransmission, when the fourth is seconds away.
+@pytest.mark.parametrize(
+    ("size", "falls"), [("150kB", "210ms"), ("100kB", "700ms")], ids=["first-round", "end"]
+)
+def test_what_is_out_already_serves_when_nothing_can_be_claimed(
+    lab: Lab, size: str, falls: str
+) -> None:
+    shadow = f'[[events]]\nat = "{falls}"\nlink = "air"\noutage = "5s"\n'
+    rest = CHECKED.format(size=size) + shadow + "[trace]\nqueue = false\n"
+    view = lab.cell(geo("all-out", "12s", rest), cc="plus")
+    plan = next(r for r in rows(view, "plan") if r["phase"] == NEW_FFS)
+    assert plan["limited"] and 0 < plan["again_segs"] <= plan["supp_segs"]
+    cycle = [r for r in rows(view, "supp") if r["phase"] == NEW_FFS]
+    assert len({r["start_bytes"] for r in cycle}) == plan["supp_segs"]
+    assert len(cycle) > 2 * plan["supp_segs"], "it never came to a second cycle"
+    acks = [r for r in rows(view, "acks") if r["phase"] == NEW_FFS]
+    back_s = 5 + float(falls.removesuffix("ms")) / 1000
+    assert acks[0]["t_s"] == pytest.approx(back_s + 0.2, abs=0.05)
+    assert view.flow()["verified"] is True
+    assert view.flow()["finished_s"] < back_s + 2
+
+
 def test_plus_is_back_sooner(cherry: View, plus: View) -> None:
     assert cherry.flow()["verified"] is True
     assert plus.flow()["bytes"] > cherry.flow()["bytes"]

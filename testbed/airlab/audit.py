@@ -161,7 +161,8 @@ class Raw:
         The first transmission of what TCP-Cherry skipped counts as a retransmission in the stack.
         """
         counts = self.supplements(netns)
-        skipped = counts.get("ClaimedSegs", 0) - counts.get("SupplementsSent", 0)
+        fresh = counts.get("SupplementsSent", 0) - counts.get("SupplementsRepeated", 0)
+        skipped = counts.get("ClaimedSegs", 0) - fresh
         return self.counted(netns, "Tcp.RetransSegs") - skipped
 
 
@@ -365,14 +366,18 @@ def _losses(raw: Raw, plan: CellPlan) -> Iterator[Check]:
     probes, spurious timeouts) bounds them when SACK is on, and a go-back-N after a timeout
     or duplicate ACKs without SACK can exceed it, hence only a warning there.
 
-    A supplement of TCP-Cherry that is sent again in its cycle is no retransmission to the stack,
-    but its copies are dropped like other frames.
+    A supplement of TCP-Cherry that is sent again in its cycle, or was out before, is no
+    retransmission to the stack, but its copies are dropped like other frames.
     """
     if _datagrams_in(raw, plan):
         return  # datagrams are dropped too, and nobody repeats them
     senders = sorted({flow.src for flow in plan.flows})
     repeated = sum(raw.repeated(node) for node in senders)
-    cycled = sum(raw.supplements(node).get("SupplementsSentAgain", 0) for node in senders)
+    cycled = sum(
+        raw.supplements(node).get(name, 0)
+        for node in senders
+        for name in ("SupplementsSentAgain", "SupplementsRepeated")
+    )
     needless = sum(
         raw.counted(node, f"TcpExt.{name}")
         for node in senders
