@@ -97,8 +97,14 @@
  * 10. New FFS ends after cycle_max_s without any ACK.  The paper has no bound; a
  *     path whose way back is cut would be sent into for ever.
  * 11. cwnd grows to maxcwnd and no further, also in congestion avoidance.
- * 12. A loss of data while FFS listens halves cwnd, once a round trip, and FFS's
- *     remaining ACKs no longer count.
+ * 12. A loss of data while FFS listens halves cwnd, and from then on each second
+ *     ACK counts: half of what FFS finds, as if a window of that size had been
+ *     halved.  FFS's end then answers the loss as any other, with First-Aid
+ *     Recovery from what was found, which tells the link's errors from
+ *     congestion.  Another loss a round trip later ends FFS.  (Once the first
+ *     did, and the remaining ACKs did not count: one bit error at cwnd 32 left
+ *     cwnd at 16, with 480 supplements on the way that all came back, and 60 s
+ *     at a bit error rate of 1e-6 carried a sixth of what other seeds did.)
  * 13. Undo of a spurious timeout or recovery is off while supplements or the gap
  *     are out (supplement.c, rule 2).
  * 14. After idling longer than the retransmission timeout cwnd is halved for each
@@ -204,6 +210,7 @@ static void cherry_enter(struct sock *sk, struct cherry *c,
 {
 	u8 old_phase = c->phase;
 
+	c->halved = false;
 	c->small &= phase == CHERRY_READY;
 	/* Half of what First-Aid Recovery sends would come back in any case. */
 	c->mask_segs = phase == CHERRY_FAR ? c->cwnd0_segs / 2 : 0;
@@ -248,13 +255,57 @@ static bool cherry_goes_on(struct sock *sk, struct cherry *c)
 	return true;
 }
 
+static void cherry_first_aid(struct sock *sk, struct cherry *c)
+{
+	if (cherry_next_phase(c->phase, CHERRY_EV_RECOVERY, c->plus, 0) !=
+	    CHERRY_FAR || c->stage != CHERRY_QUIET)
+		return;
+	if (c->cwnd0_segs < CHERRY_MAXCWND_MIN || !cherry_can_supplement(sk) ||
+	    !READ_ONCE(cherry_max_supplements))
+		return;
+	cherry_tally(sk, CHERRY_N_FAR, 1);
+	cherry_enter(sk, c, CHERRY_FAR, tcp_clock_ns());
+}
+
+/* A loss of data, or a mark: walk from cwnd0 to ssthresh. */
+static void cherry_reduce(struct sock *sk, struct cherry *c, u8 state,
+			  u32 cwnd0_segs)
+{
+	struct cherry_sock *cs = cherry_sock(sk);
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	cs->reducing = true;
+	cs->window_segs = tp->snd_ssthresh;
+	if (!c)
+		return;
+	c->cwnd0_segs = cwnd0_segs;
+	c->round_delivered = tp->delivered;
+	trace_cherry_loss(sk, c, state);
+	if (state == TCP_CA_Recovery)
+		cherry_first_aid(sk, c);
+}
+
+/* A loss in Recovery: walk to ssthresh, and ask what the path still carries. */
+static void cherry_answer(struct sock *sk, struct cherry *c, u32 cwnd0_segs)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	tp->snd_ssthresh = max_t(u32, cwnd0_segs / 2, CHERRY_MIN_SEGS);
+	tp->prior_cwnd = cwnd0_segs;
+	tp->prr_delivered = 0;
+	tp->prr_out = 0;
+	cherry_reduce(sk, c, TCP_CA_Recovery, cwnd0_segs);
+}
+
 /* All ACKs of supplements that will come have come: what do they say? */
 static void cherry_finish(struct sock *sk, struct cherry *c)
 {
 	u32 pct = READ_ONCE(cherry_far_full_pct), rtt_us;
 	struct cherry_sock *cs = cherry_sock(sk);
 	struct tcp_sock *tp = tcp_sk(sk);
+	u32 found = tcp_snd_cwnd(tp);
 	enum cherry_verdict verdict;
+	bool halved = c->halved;
 
 	if (c->phase == CHERRY_FAR) {
 		if (cherry_full(c->acked_segs, c->cwnd0_segs, pct))
@@ -273,18 +324,23 @@ static void cherry_finish(struct sock *sk, struct cherry *c)
 		cherry_leave(sk, c);
 		return;
 	}
+	/* Difference 12. */
+	if (halved)
+		found = max(min(2 * found, cherry_cap(sk)), found);
 	rtt_us = cherry_rtt_us(tp);
 	/* Pairs with cherry_get_info(), which holds no lock. */
 	if (rtt_us)
 		WRITE_ONCE(c->rate_Bps,
-			   div_u64((u64)tcp_snd_cwnd(tp) * tp->mss_cache *
-				   USEC_PER_SEC, rtt_us));
+			   div_u64((u64)found * tp->mss_cache * USEC_PER_SEC,
+				   rtt_us));
 	if (verdict == CHERRY_LEARNT)
 		tp->snd_ssthresh = max_t(u32, tcp_snd_cwnd(tp),
 					 CHERRY_MIN_SEGS);
 	else if (cherry_goes_on(sk, c))
 		return;
 	cherry_leave(sk, c);
+	if (halved && inet_csk(sk)->icsk_ca_state == TCP_CA_Recovery)
+		cherry_answer(sk, c, found);
 }
 
 /**
@@ -401,36 +457,6 @@ static u32 cherry_ssthresh(struct sock *sk)
 	return max_t(u32, tcp_snd_cwnd(tp) / 2, CHERRY_MIN_SEGS);
 }
 
-static void cherry_first_aid(struct sock *sk, struct cherry *c)
-{
-	if (cherry_next_phase(c->phase, CHERRY_EV_RECOVERY, c->plus, 0) !=
-	    CHERRY_FAR || c->stage != CHERRY_QUIET)
-		return;
-	if (c->cwnd0_segs < CHERRY_MAXCWND_MIN || !cherry_can_supplement(sk) ||
-	    !READ_ONCE(cherry_max_supplements))
-		return;
-	cherry_tally(sk, CHERRY_N_FAR, 1);
-	cherry_enter(sk, c, CHERRY_FAR, tcp_clock_ns());
-}
-
-/* A loss of data, or a mark: walk from cwnd0 to ssthresh. */
-static void cherry_reduce(struct sock *sk, struct cherry *c, u8 state,
-			  u32 cwnd0_segs)
-{
-	struct cherry_sock *cs = cherry_sock(sk);
-	struct tcp_sock *tp = tcp_sk(sk);
-
-	cs->reducing = true;
-	cs->window_segs = tp->snd_ssthresh;
-	if (!c)
-		return;
-	c->cwnd0_segs = cwnd0_segs;
-	c->round_delivered = tp->delivered;
-	trace_cherry_loss(sk, c, state);
-	if (state == TCP_CA_Recovery)
-		cherry_first_aid(sk, c);
-}
-
 /* Difference 12: data lost in a recovery that was not entered for it. */
 static void cherry_lost_again(struct sock *sk, struct cherry *c)
 {
@@ -438,17 +464,21 @@ static void cherry_lost_again(struct sock *sk, struct cherry *c)
 	struct tcp_sock *tp = tcp_sk(sk);
 	u32 cwnd = cs->reducing ? cs->window_segs : tcp_snd_cwnd(tp);
 
+	if (c->phase == CHERRY_FAR)
+		return;
+	if (cherry_finding(c) && !c->halved) {
+		c->halved = true;
+		c->round_delivered = tp->delivered;
+		trace_cherry_loss(sk, c, inet_csk(sk)->icsk_ca_state);
+		cherry_set_cwnd(sk, cwnd / 2);
+		return;
+	}
 	if (cherry_finding(c))
 		cherry_leave(sk, c);
-	else if (c->phase == CHERRY_FAR)
-		return;
-	tp->snd_ssthresh = max_t(u32, cwnd / 2, CHERRY_MIN_SEGS);
 	if (inet_csk(sk)->icsk_ca_state == TCP_CA_Recovery) {
-		tp->prior_cwnd = cwnd;
-		tp->prr_delivered = 0;
-		tp->prr_out = 0;
-		cherry_reduce(sk, c, TCP_CA_Recovery, cwnd);
+		cherry_answer(sk, c, cwnd);
 	} else {
+		tp->snd_ssthresh = max_t(u32, cwnd / 2, CHERRY_MIN_SEGS);
 		c->round_delivered = tp->delivered;
 		cherry_set_cwnd(sk, tp->snd_ssthresh);
 	}
@@ -592,7 +622,9 @@ static void cherry_listen(struct sock *sk, struct cherry *c)
 							   newly, &c->mask_segs,
 							   c->cwnd0_segs);
 		} else {
-			cwnd = cherry_grow_segs(tcp_snd_cwnd(tcp_sk(sk)), newly,
+			cwnd = cherry_grow_segs(tcp_snd_cwnd(tcp_sk(sk)),
+						cherry_weigh(c->acked_segs,
+							     newly, c->halved),
 						&c->mask_segs, cherry_cap(sk));
 			cherry_set_cwnd(sk, cwnd);
 		}

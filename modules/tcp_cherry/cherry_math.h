@@ -342,6 +342,20 @@ static inline u32 cherry_grow_segs(u32 cwnd_segs, u32 acked_segs,
 }
 
 /**
+ * cherry_weigh() - how many of a Fast-Forward Start's ACKs count
+ * @acked_segs: all of them so far
+ * @newly_segs: the last of these
+ * @halved: data was lost, so each second counts (reconstructed)
+ */
+static inline u32 cherry_weigh(u32 acked_segs, u32 newly_segs, bool halved)
+{
+	newly_segs = cherry_min(newly_segs, acked_segs);
+	if (!halved)
+		return newly_segs;
+	return acked_segs / 2 - (acked_segs - newly_segs) / 2;
+}
+
+/**
  * cherry_full() - whether so many supplements came back that the path is free
  * @acked_segs: supplements acknowledged
  * @sent_segs: supplements sent

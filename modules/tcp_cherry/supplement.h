@@ -62,6 +62,7 @@ enum cherry_stage {
  * @starved: the reason was data or the receiver's window
  * @first: the Fast-Forward Start of the connection's start, not of a timeout
  * @small: the first flight was small: the kernel's initial window is in use
+ * @halved: data was lost in this Fast-Forward Start: each second ACK counts
  * @asked: the stack asked for ssthresh and has not yet said what for
  */
 struct cherry {
@@ -104,6 +105,7 @@ struct cherry {
 	bool	starved;
 	bool	first;
 	bool	small;
+	bool	halved;
 	bool	asked;
 };
 

@@ -12,6 +12,7 @@
  *	t RTT COUNT				cherry_tau_ns
  *	f COUNT RTT TAU_MIN			cherry_fit_count
  *	w CWND ACKED MASK CAP			cherry_grow_segs: cwnd mask
+ *	h ACKED NEWLY HALVED			cherry_weigh
  *	u ACKED SENT PCT			cherry_full
  *	j ACKED SENT LIMITED PCT		cherry_judge
  *	r TARGET PRIOR FLIGHT DELIVERED OUT ACKED PROGRESS	cherry_prr_segs
@@ -67,6 +68,8 @@ int main(void)
 		} else if (line[0] == 'f' && n == 3) {
 			printf("%u\n", cherry_fit_count((u32)v[0], (u32)v[1],
 							(u32)v[2]));
+		} else if (line[0] == 'h' && n == 3) {
+			printf("%u\n", cherry_weigh((u32)v[0], (u32)v[1], v[2]));
 		} else if (line[0] == 'w' && n == 4) {
 			mask = v[2];
 			n = cherry_grow_segs((u32)v[0], (u32)v[1], &mask, (u32)v[3]);

@@ -294,6 +294,25 @@ def test_growth(cherry: Harness, cwnd: int, acked: int, mask: int, cap: int) -> 
     assert new == (cwnd if cwnd >= cap else min(cwnd + counted, cap))
 
 
+@prop
+@given(parts=st.lists(st.integers(0, 600), max_size=20), before=st.integers(0, 600))
+def test_after_a_loss_each_second_ack_counts(
+    cherry: Harness, parts: list[int], before: int
+) -> None:
+    acked, counted = before, 0
+    for newly in parts:
+        acked += newly
+        assert cherry.one("h", acked, newly, 0) == newly
+        counted += cherry.one("h", acked, newly, 1)
+    assert counted == acked // 2 - before // 2
+
+
+@prop
+@given(acked=u32, newly=u32)
+def test_no_more_acks_count_than_there_were(cherry: Harness, acked: int, newly: int) -> None:
+    assert cherry.one("h", acked, newly, 1) <= cherry.one("h", acked, newly, 0) <= acked
+
+
 def test_fast_forward_start_ends_at_maxcwnd(cherry: Harness) -> None:
     cwnd = 1
     for _ in range(511):

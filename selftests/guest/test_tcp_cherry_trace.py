@@ -308,6 +308,26 @@ def test_first_aid_recovery_brings_cwnd_back(repaired: View) -> None:
     assert repaired.flow()["verified"] is True
 
 
+# One frame of Fast-Forward Start's first round is lost: of the gap, so that it is noticed while the
+# second round's supplements come back.
+def test_one_loss_does_not_undo_fast_forward_start(lab: Lab) -> None:
+    rest = FLOW + 'stop = "4s"\nverify = true\n[trace]\nqueue = false\n'
+    link = "min_len = 900\ndrop = [35]"
+    view = lab.cell(geo("hurt", "5s", rest, link=link, maxcwnd=100), cc="small")
+    at_once, later = rows(view, "loss")[:2]
+    assert at_once["phase"] == FFS
+    listened = next(r for r in rows(view, "phase") if (r["old_phase"], r["phase"]) == (FFS, CA))
+    assert listened["acked_segs"] == listened["sent_segs"] > MAXCWND
+    # Half of what it found: what had counted in full before the loss was halved with it.
+    assert later["cwnd0_segs"] == pytest.approx(100, abs=10)
+    assert listened["cwnd_segs"] == later["cwnd0_segs"] // 2
+    assert later["t_s"] == pytest.approx(listened["t_s"], abs=1e-3)
+    # The path is free: First-Aid Recovery says that the loss was the link's.
+    end = next(r for r in rows(view, "phase") if r["old_phase"] == FAR)
+    assert end["ssthresh_segs"] == later["cwnd0_segs"]
+    assert view.flow()["verified"] is True
+
+
 # Everything wrong at once ---------------------------------------------------------------------
 
 HOSTILE = 'loss = "1%"\nreorder = "1%"\nduplicate = "1%"\ncorrupt = "1%"'
