@@ -17,7 +17,7 @@ from airlab.collect import collect, handle_number
 from airlab.model import Interval
 from airlab.results import CellResult, load_cell
 from ccscope.errors import CcscopeError
-from ccscope.ftrace import read_trace
+from ccscope.ftrace import Trace, read_trace
 
 sys.path.insert(0, str(Path(__file__).parent))
 import conftest_results as synth
@@ -128,6 +128,28 @@ def test_without_trace_and_capture(tmp_path: Path) -> None:
     assert data["hashes"] == {"pcap_sha256": None, "pcap_packets": None, "trace_sha256": None}
     assert (tmp_path / "samples.parquet").is_file()
     assert not (tmp_path / "acks.parquet").exists()
+
+
+def test_a_trace_of_queues_alone_says_nothing_of_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trace without ``tcp_probe`` has no timeouts in it, although there were three."""
+
+    def of_queues(raw: Path) -> Trace:
+        trace = read_trace(raw)
+        queues = {n: c for n, c in trace.events.items() if not n.startswith("tcp:")}
+        return replace(trace, events=queues)
+
+    monkeypatch.setattr("airlab.collect.read_trace", of_queues)
+    raw = synth.write_raw(tmp_path / "raw", PLAN)
+    counters = raw / "nstat1.s"
+    counters.write_text(counters.read_text().replace("TcpExt: 0 ", "TcpExt: 3 "))
+    flow = collect(raw, PLAN, tmp_path)["flows"][0]
+    assert flow["rtos"] == 3
+    assert flow["ca_state_s"] is None
+    assert flow["rtt_source"] == "samples"
+    assert not (tmp_path / "acks.parquet").exists()
+    assert (tmp_path / "queue.parquet").is_file()
 
 
 def test_a_run_without_reports_is_vetoed_not_lost(tmp_path: Path) -> None:

@@ -83,7 +83,9 @@ def collect(
     source = Raw(raw)
     trace = read_trace(raw) if plan.trace else None
     functions = Symbols(parse_symbols((source.text("kallsyms") or "").splitlines()))
-    events = _flow_events(trace, plan, source.t0_ns, functions) if trace else {}
+    # A trace may be of queues or a module alone: that says nothing of states and windows.
+    followed = trace if trace and "tcp:tcp_probe" in trace.events else None
+    events = _flow_events(followed, plan, source.t0_ns, functions) if followed else {}
     _write_tables(source, plan, out, trace, events)
     facts = TraceFacts(trace.count, trace.lost) if trace else None
     checks = audit(source, plan, facts)
@@ -207,7 +209,7 @@ def _write_tables(
     _write(out / "samples.parquet", "flow", {f.label: _samples(raw, f) for f in plan.flows})
     if trace is None:
         return
-    for name in ("acks", "states", "retransmits"):
+    for name in ("acks", "states", "retransmits") if events else ():
         _write(out / f"{name}.parquet", "flow", {k: getattr(e, name) for k, e in events.items()})
     queues = {
         s.name: queue_occupancy(trace, handle_number(s.rate_handle), raw.t0_ns)
