@@ -255,7 +255,7 @@ def test_nothing_arrives_twice_after_new_fast_forward_start(plus: View) -> None:
 # sent, with the FIN, within three round trips.  In both cases hardly anything is left to claim, and
 # the link is back after the timer's third retransmission, when the fourth is seconds away.
 @pytest.mark.parametrize(
-    ("size", "falls"), [("150kB", "210ms"), ("100kB", "700ms")], ids=["first-round", "end"]
+    ("size", "falls"), [("150kB", "270ms"), ("100kB", "700ms")], ids=["first-round", "end"]
 )
 def test_what_is_out_already_serves_when_nothing_can_be_claimed(
     lab: Lab, size: str, falls: str
