@@ -158,6 +158,18 @@ def test_what_cherry_skipped_is_no_retransmission(raw: Path) -> None:
     assert "retransmissions explained" in failed(raw)
 
 
+def test_what_cherry_has_not_sent_yet_is_outstanding(raw: Path) -> None:
+    """A run that ends in the dark: 9000 segments are claimed, and no retransmission is theirs."""
+    before = set(failed(raw))
+    _cherry(raw)
+    counts = raw / "cherry1.s"
+    counts.write_text(counts.read_text().replace("ClaimedSegs 5507", "ClaimedSegs 14507"))
+    assert "queue drops seen by TCP" in failed(raw)
+    final = json.loads((raw / "json" / "f1.json").read_text())["final"]
+    synth.change(raw, "json/f1.json", final={**final, "unacked_segs": 9000})
+    assert set(failed(raw)) == before
+
+
 @pytest.mark.parametrize("trace", [TraceFacts(90, 10), None], ids=["lost", "absent"])
 def test_trace_losses_veto(raw: Path, trace: TraceFacts | None) -> None:
     assert failed(raw, trace=trace)["trace events lost"].severity == "veto"

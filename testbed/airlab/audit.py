@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -159,10 +160,10 @@ class Raw:
         """Segments that a node sent once more.
 
         The first transmission of what TCP-Cherry skipped counts as a retransmission in the stack.
+        Below zero by what it has skipped and not sent yet.
         """
         counts = self.supplements(netns)
-        fresh = counts.get("SupplementsSent", 0) - counts.get("SupplementsRepeated", 0)
-        skipped = counts.get("ClaimedSegs", 0) - fresh
+        skipped = counts.get("ClaimedSegs", 0) - counts.get("SupplementsSent", 0)
         return self.counted(netns, "Tcp.RetransSegs") - skipped
 
 
@@ -367,17 +368,14 @@ def _losses(raw: Raw, plan: CellPlan) -> Iterator[Check]:
     or duplicate ACKs without SACK can exceed it, hence only a warning there.
 
     A supplement of TCP-Cherry that is sent again in its cycle, or was out before, is no
-    retransmission to the stack, but its copies are dropped like other frames.
+    retransmission to the stack, but its copies are dropped like other frames.  What Cherry has
+    claimed and not sent yet is outstanding, too, and missing from R.
     """
     if _datagrams_in(raw, plan):
         return  # datagrams are dropped too, and nobody repeats them
     senders = sorted({flow.src for flow in plan.flows})
     repeated = sum(raw.repeated(node) for node in senders)
-    cycled = sum(
-        raw.supplements(node).get(name, 0)
-        for node in senders
-        for name in ("SupplementsSentAgain", "SupplementsRepeated")
-    )
+    cherry = sum((Counter(raw.supplements(node)) for node in senders), Counter[str]())
     needless = sum(
         raw.counted(node, f"TcpExt.{name}")
         for node in senders
@@ -389,7 +387,10 @@ def _losses(raw: Raw, plan: CellPlan) -> Iterator[Check]:
     told = [stage for stage in plan.stages if stage.refuses and stage.src in senders]
     queue = sum(_stage_drops(raw, stage) for stage in plan.stages if stage not in told)
     channel = sum(channel_drops(raw, stage) for stage in plan.stages)
-    least, most = max(queue - outstanding - cycled, 0), queue + channel + needless
+    unsent = min(outstanding, cherry["ClaimedSegs"])
+    again = cherry["SupplementsSentAgain"] + cherry["SupplementsRepeated"]
+    least = queue - outstanding - unsent - again
+    most = queue + channel + needless + cherry["SupplementsRepeated"]
     yield Check(
         "queue drops seen by TCP",
         f">= {least} retransmissions",
