@@ -285,12 +285,18 @@ static void cherry_reduce(struct sock *sk, struct cherry *c, u8 state,
 		cherry_first_aid(sk, c);
 }
 
+/* The usual answer to a loss: what is left of a window. */
+static u32 cherry_half_segs(u32 cwnd_segs)
+{
+	return max_t(u32, cwnd_segs / 2, CHERRY_MIN_SEGS);
+}
+
 /* A loss in Recovery: walk to ssthresh, and ask what the path still carries. */
 static void cherry_answer(struct sock *sk, struct cherry *c, u32 cwnd0_segs)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 
-	tp->snd_ssthresh = max_t(u32, cwnd0_segs / 2, CHERRY_MIN_SEGS);
+	tp->snd_ssthresh = cherry_half_segs(cwnd0_segs);
 	tp->prior_cwnd = cwnd0_segs;
 	tp->prr_delivered = 0;
 	tp->prr_out = 0;
@@ -324,9 +330,10 @@ static void cherry_finish(struct sock *sk, struct cherry *c)
 		cherry_leave(sk, c);
 		return;
 	}
-	/* Difference 12. */
+	/* Difference 12: what halving took; no mask in a Fast-Forward Start. */
 	if (halved)
-		found = max(min(2 * found, cherry_cap(sk)), found);
+		found = cherry_grow_segs(found, found, &c->mask_segs,
+					 cherry_cap(sk));
 	rtt_us = cherry_rtt_us(tp);
 	/* Pairs with cherry_get_info(), which holds no lock. */
 	if (rtt_us)
@@ -454,7 +461,7 @@ static u32 cherry_ssthresh(struct sock *sk)
 		c->asked = true;
 	if (cherry_finding(c))
 		return tp->snd_ssthresh;
-	return max_t(u32, tcp_snd_cwnd(tp) / 2, CHERRY_MIN_SEGS);
+	return cherry_half_segs(tcp_snd_cwnd(tp));
 }
 
 /* Difference 12: data lost in a recovery that was not entered for it. */
@@ -466,19 +473,21 @@ static void cherry_lost_again(struct sock *sk, struct cherry *c)
 
 	if (c->phase == CHERRY_FAR)
 		return;
-	if (cherry_finding(c) && !c->halved) {
-		c->halved = true;
-		c->round_delivered = tp->delivered;
-		trace_cherry_loss(sk, c, inet_csk(sk)->icsk_ca_state);
-		cherry_set_cwnd(sk, cwnd / 2);
-		return;
-	}
-	if (cherry_finding(c))
+	if (cherry_finding(c)) {
+		if (!c->halved) {
+			c->halved = true;
+			c->round_delivered = tp->delivered;
+			trace_cherry_loss(sk, c,
+					  inet_csk(sk)->icsk_ca_state);
+			cherry_set_cwnd(sk, cwnd / 2);
+			return;
+		}
 		cherry_leave(sk, c);
+	}
 	if (inet_csk(sk)->icsk_ca_state == TCP_CA_Recovery) {
 		cherry_answer(sk, c, cwnd);
 	} else {
-		tp->snd_ssthresh = max_t(u32, cwnd / 2, CHERRY_MIN_SEGS);
+		tp->snd_ssthresh = cherry_half_segs(cwnd);
 		c->round_delivered = tp->delivered;
 		cherry_set_cwnd(sk, tp->snd_ssthresh);
 	}
@@ -497,9 +506,8 @@ static void cherry_timeout(struct sock *sk, struct cherry *c)
 	c->round_delivered = tp->delivered;
 	/* The stack does not ask if it was in a recovery; ours was none. */
 	if (!c->asked && c->timeouts == 1)
-		tp->snd_ssthresh = min_t(u32, tp->snd_ssthresh,
-					 max_t(u32, c->last_cwnd_segs / 2,
-					       CHERRY_MIN_SEGS));
+		tp->snd_ssthresh = min(tp->snd_ssthresh,
+				       cherry_half_segs(c->last_cwnd_segs));
 	trace_cherry_loss(sk, c, TCP_CA_Loss);
 
 	next = cherry_next_phase(c->phase, CHERRY_EV_TIMEOUT, c->plus,

@@ -353,6 +353,14 @@ static void cherry_append(struct sock *sk, struct sk_buff *skb)
 	rb_insert_color(&skb->rbnode, &sk->tcp_rtx_queue);
 }
 
+/* Rule 2, for all that is out by now. */
+static void cherry_no_undo(struct tcp_sock *tp, struct cherry *c)
+{
+	c->claim_seq = tp->snd_nxt;
+	tp->undo_marker = 0;
+	tp->frto = 0;
+}
+
 /**
  * cherry_claim() - claim the next unsent packet
  * @sk: socket
@@ -394,13 +402,11 @@ static u32 cherry_claim(struct sock *sk, struct cherry *c, u64 now)
 	tp->packets_out += segs;
 	tp->lost_out += segs;
 	WRITE_ONCE(tp->snd_nxt, cb->end_seq);
-	c->claim_seq = tp->snd_nxt;
 
 	if (inet_csk(sk)->icsk_ca_state < TCP_CA_Recovery)
 		cherry_enter_recovery(sk);
 	tp->high_seq = tp->snd_nxt;
-	tp->undo_marker = 0;
-	tp->frto = 0;
+	cherry_no_undo(tp, c);
 	cherry_tally(sk, CHERRY_N_CLAIMED, segs);
 	return segs;
 }
@@ -733,10 +739,9 @@ static u32 cherry_again_segs(struct sock *sk, const struct cherry *c)
 	return before(from, end) ? (end - from) / c->mss_bytes : 0;
 }
 
-/* Begin with what is out, at the start of a segment; rules 2 and 4. */
+/* Begin with what is out, at the start of a segment. */
 static void cherry_repeat(struct sock *sk, struct cherry *c, u32 segs)
 {
-	struct tcp_sock *tp = tcp_sk(sk);
 	const struct sk_buff *skb;
 
 	c->skip_seq = cherry_out_end(sk) - segs * c->mss_bytes;
@@ -744,9 +749,7 @@ static void cherry_repeat(struct sock *sk, struct cherry *c, u32 segs)
 	if (skb)
 		c->skip_seq -= (c->skip_seq - TCP_SKB_CB(skb)->seq) %
 			       c->mss_bytes;
-	c->claim_seq = tp->snd_nxt;
-	tp->undo_marker = 0;
-	tp->frto = 0;
+	cherry_no_undo(tcp_sk(sk), c);
 }
 
 /**

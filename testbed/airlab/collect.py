@@ -83,9 +83,7 @@ def collect(
     source = Raw(raw)
     trace = read_trace(raw) if plan.trace else None
     functions = Symbols(parse_symbols((source.text("kallsyms") or "").splitlines()))
-    # A trace may be of queues or a module alone: that says nothing of states and windows.
-    followed = trace if trace and "tcp:tcp_probe" in trace.events else None
-    events = _flow_events(followed, plan, source.t0_ns, functions) if followed else {}
+    events = _flow_events(trace, plan, source.t0_ns, functions) if trace else {}
     _write_tables(source, plan, out, trace, events)
     facts = TraceFacts(trace.count, trace.lost) if trace else None
     checks = audit(source, plan, facts)
@@ -133,7 +131,10 @@ def _flow_events(trace: Trace, plan: CellPlan, t0_ns: int, names: Symbols) -> di
     """Each flow's rows at its sender (the receiver's socket fires the same events).
 
     ``names`` are those of the kernel's functions, for the causes of states; may be empty.
+    Nothing for a trace of queues or of a module alone: it says nothing of states and windows.
     """
+    if "tcp:tcp_probe" not in trace.events:
+        return {}
     ends = {(ipaddress.ip_address(f.dst_addr), f.port): f.label for f in plan.flows}
 
     def label(info: Mapping[str, Any]) -> dict[str, str]:
