@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ccscope.pcapfile import packets, segment
-from guestlab import FLOW, Lab, View
+from guestlab import FLOW, Files, Lab, View, swap
 
 pytestmark = pytest.mark.guest
 
@@ -353,6 +353,28 @@ def test_the_path_was_hostile(hostile: View) -> None:
     assert hostile.counter("b", "Tcp.InCsumErrors") > 0
     assert hostile.counter("b", "TcpExt.TCPDSACKOldSent") > 0
     assert _timeouts(hostile)
+
+
+# A low band that delays: what data overtakes is old to the receiver (PAWS) ----------------------
+
+
+def _slow_low_band(files: Files) -> None:
+    for name in [n for n, text in files.items() if b"pfifo limit 2\n" in text]:
+        swap(files, name, "pfifo limit 2\n", "netem delay 300ms limit 1000\n")
+
+
+@pytest.fixture(scope="module")
+def overtaken(lab: Lab) -> View:
+    """Supplements need 300 ms more than data: longer than the gap waits."""
+    rest = CHECKED.format(size="200kB") + "[trace]\nqueue = false\n"
+    return lab.cell(geo("overtaken", "10s", rest), cc="small", edit=_slow_low_band)
+
+
+def test_what_data_overtakes_is_discarded_and_made_up(overtaken: View) -> None:
+    assert overtaken.counter("b", "TcpExt.PAWSEstab") == len(rows(overtaken, "supp")) > 0
+    assert "retransmissions explained" not in overtaken.failed_checks()
+    assert overtaken.flow()["verified"] is True
+    assert overtaken.flow()["rtos"] == 0
 
 
 # Little data ----------------------------------------------------------------------------------

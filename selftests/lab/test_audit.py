@@ -170,6 +170,16 @@ def test_what_cherry_has_not_sent_yet_is_outstanding(raw: Path) -> None:
     assert set(failed(raw)) == before
 
 
+def test_what_the_receiver_discards_as_old_explains_retransmissions(raw: Path) -> None:
+    """Supplements that data overtook: no drop on the way, and no D-SACK."""
+    *rest, again = (raw / "nstat1.s").read_text().rstrip().rpartition(" ")
+    (raw / "nstat1.s").write_text("".join(rest) + f"{int(again) + 5000}\n")
+    assert "retransmissions explained" in failed(raw)
+    for when, old in ((0, 3), (1, 5003)):
+        (raw / f"nstat{when}.d").write_text(f"TcpExt: TW PAWSEstab\nTcpExt: 1 {old}\n")
+    assert failed(raw) == {}
+
+
 @pytest.mark.parametrize("trace", [TraceFacts(90, 10), None], ids=["lost", "absent"])
 def test_trace_losses_veto(raw: Path, trace: TraceFacts | None) -> None:
     assert failed(raw, trace=trace)["trace events lost"].severity == "veto"

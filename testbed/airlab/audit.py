@@ -369,7 +369,9 @@ def _losses(raw: Raw, plan: CellPlan) -> Iterator[Check]:
 
     A supplement of TCP-Cherry that is sent again in its cycle, or was out before, is no
     retransmission to the stack, but its copies are dropped like other frames.  What Cherry has
-    claimed and not sent yet is outstanding, too, and missing from R.
+    claimed and not sent yet is outstanding, too, and missing from R.  And a supplement that data
+    overtook for longer than a tick of the timestamps is discarded by its receiver (PAWS), without a
+    D-SACK.
     """
     if _datagrams_in(raw, plan):
         return  # datagrams are dropped too, and nobody repeats them
@@ -381,6 +383,8 @@ def _losses(raw: Raw, plan: CellPlan) -> Iterator[Check]:
         for node in senders
         for name in ("TCPDSACKRecv", "TCPDSACKOfoRecv", "TCPLossProbes", "TCPSpuriousRTOs")
     )
+    receivers = sorted({flow.dst for flow in plan.flows})
+    overtaken = sum(raw.counted(node, "TcpExt.PAWSEstab") for node in receivers)
     finals = ((raw.sender(flow) or {}).get("final") or {} for flow in plan.flows)
     outstanding = sum(int(final.get("unacked_segs", 0)) for final in finals)
     # What a host's own device refuses is no loss: TCP keeps the segment and sends it again.
@@ -390,7 +394,7 @@ def _losses(raw: Raw, plan: CellPlan) -> Iterator[Check]:
     unsent = min(outstanding, cherry["ClaimedSegs"])
     again = cherry["SupplementsSentAgain"] + cherry["SupplementsRepeated"]
     least = queue - outstanding - unsent - again
-    most = queue + channel + needless + cherry["SupplementsRepeated"]
+    most = queue + channel + needless + overtaken + cherry["SupplementsRepeated"]
     yield Check(
         "queue drops seen by TCP",
         f">= {least} retransmissions",
@@ -403,7 +407,7 @@ def _losses(raw: Raw, plan: CellPlan) -> Iterator[Check]:
         "retransmissions explained",
         f"<= {most}",
         str(repeated),
-        f"{queue} queue + {channel} channel drops + {needless} needless",
+        f"{queue} queue + {channel} channel drops + {needless} needless + {overtaken} overtaken",
         repeated <= most,
         "warn",
     )
