@@ -288,6 +288,8 @@ def test_claims(tmp_path):
     claim = '\n[[expect]]\nid = "x"\nclaim = "c"\nof = "reno"\n'
     with pytest.raises(AirlabError, match="give min, max or both"):
         _load(tmp_path, BASE + claim)
+    with pytest.raises(AirlabError, match=r"min \(2\) is more than max \(1\)"):
+        _load(tmp_path, BASE + claim + "min = 2\nmax = 1\n")
     swept = '\n[sweep]\n"links.air.ber" = [1e-6]\n'
     where = 'min = 1\nwhere = {"links.air.bre" = 1e-6}\n'
     with pytest.raises(AirlabError, match=r"not swept; did you mean 'links.air.ber'\?"):

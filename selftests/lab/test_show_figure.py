@@ -106,6 +106,8 @@ x = "links.air.ber"
         ('paper = "p"', 'paper = "p"\ncc = ["nope"]', "cc: unknown congestion control"),
         ("[plot]", '[paper_table]\nsource="s"\nparam="p"\nx=[1.0]\nrows={j=[1.0,2.0]}\n[plot]',
          "paper_table.rows.j: 2 values for 1 points"),
+        ("[plot]", '[[expect]]\nid="e"\nclaim="c"\nof="j"\nmin=2\nmax=1\n[plot]',
+         "expect.e: min (2) is more than max (1)"),
     ],
 )  # fmt: skip
 def test_bad_figures(tmp_path, old, new, says):

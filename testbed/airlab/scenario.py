@@ -318,6 +318,8 @@ class Expect(Strict):
         """What is wrong with it wherever it stands, to be put behind its place in the file."""
         if self.min is None and self.max is None:
             yield ": give min, max or both"
+        if self.min is not None and self.max is not None and self.min > self.max:
+            yield f": min ({self.min:g}) is more than max ({self.max:g}); no value satisfies both"
         if self.difference and not (self.over or self.against):
             yield ".difference: to what? give over, against or both"
 
@@ -931,8 +933,6 @@ def _expect_faults(s: Scenario) -> Iterator[str]:
             yield f"expect.{i}.id: {claim.id!r} is used twice"
         seen.add(claim.id)
         yield from (f"expect.{i}{fault}" for fault in claim.faults())
-        if claim.min is not None and claim.max is not None and claim.min > claim.max:
-            yield f"expect.{i}: min is more than max"
         for table in ("where", "against"):
             for key in getattr(claim, table):
                 if key not in s.sweep and not _exists(s, key):
