@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from airlab import pictures, plots, report, results
+from airlab import charts, pictures, plots, report, results
 from airlab.collect import collect
-from airlab.figure import Picture
+from airlab.figure import Picture, Plot
 from airlab.model import AirlabError, Interval
 from ccscope.draw import curves, look
 
@@ -102,14 +102,48 @@ def test_vetoed_cells_are_no_example(result: Path) -> None:
 def test_axis_of_texts_is_an_error(result: Path) -> None:
     summary = results.load_summary(result)
     with pytest.raises(AirlabError, match="no row"):
-        plots.goodput_over_parameter(summary, "link.air.delay")
-    rows = [replace_params(r, {"kind": "a"}) for r in summary.rows]
+        charts.lines(charts.goodput(summary), "link.air.delay", charts.GOODPUT, "t")
+    texts = [replace(spot, params={"kind": "a"}) for spot in charts.goodput(summary)]
     with pytest.raises(AirlabError, match="text"):
-        plots.goodput_over_parameter(summary.model_copy(update={"rows": rows}), "kind")
+        charts.lines(texts, "kind", charts.GOODPUT, "t")
 
 
-def replace_params(row: results.Row, params: dict[str, Any]) -> results.Row:
-    return row.model_copy(update={"params": params})
+def test_charts_that_a_figure_asks_for(result: Path, tmp_path: Path) -> None:
+    shutil.copytree(result, tmp_path / "r")
+    asked = [
+        Plot(name="rtt", title="RTT", y="f1:rtt_mean_us", x="link.air.ber"),
+        Plot(name="rtos", title="Timeouts", y="rtos", values={"1e-06": "good"}, x_label="channel"),
+        Plot(name="nothing", title="t", y="no_such_metric"),
+    ]
+    summary = results.load_summary(result)
+    made, left = plots.draw_asked(tmp_path / "r", summary, asked)
+    assert {p.name for p in made} == {"rtt.svg", "rtt.png", "rtos.svg", "rtos.png"}
+    assert left == ["nothing"]
+    rtos = (tmp_path / "r" / "figures" / "rtos.svg").read_text()
+    assert all(f">{text}<" in rtos for text in ("good", "ber 1e-05", "channel", "rtos"))
+    assert ">rtt mean, ms<" in (tmp_path / "r" / "figures" / "rtt.svg").read_text()
+
+
+def test_numbers_of_a_chart_are_those_of_the_counted_runs(result: Path) -> None:
+    summary = results.load_summary(result)
+    cells = [results.load_cell(result / "cells" / line.slug) for line in summary.cells]
+    assert charts.spots(summary, cells, "goodput_bps") == charts.goodput(summary)
+    vetoed = next(spot for row, spot in zip(summary.rows, charts.goodput(summary), strict=True)
+                  if row.vetoed)  # fmt: skip
+    assert vetoed.value.n == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "noun", "text", "scale"),
+    [
+        ("goodput_bps", None, "goodput, Mbit/s", 1e-6),
+        ("f1:finished_s", "time", "time, s", 1.0),
+        ("rtt_mean_us", None, "rtt mean, ms", 1e-3),
+        ("rtos", None, "rtos", 1.0),
+    ],
+)
+def test_a_metric_tells_its_unit(metric: str, noun: str | None, text: str, scale: float) -> None:
+    assert charts.Axis.of(metric, noun) == charts.Axis(text, scale)
 
 
 def test_envelope_keeps_extremes_and_holds_values() -> None:
@@ -132,9 +166,9 @@ def test_rebinning_keeps_the_bytes() -> None:
 
 
 def test_styles_differ_without_colour() -> None:
-    looks = look.styles([f"cc{i}" for i in range(7)])
-    assert len({look["marker"] for look in looks.values()}) == 7
-    assert len({look["color"] for look in looks.values()}) == 7
+    looks = look.styles([f"cc{i}" for i in range(9)])
+    assert len({look["marker"] for look in looks.values()}) == 9
+    assert len({look["color"] for look in looks.values()}) == 8
 
 
 def test_cells_without_trace_can_be_drawn(tmp_path: Path) -> None:

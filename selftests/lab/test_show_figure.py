@@ -46,10 +46,10 @@ def test_published_figures_agree_with_their_scenarios(path):
     figure = load_figure(path)
     scenario = load_scenario(ROOT / "scenarios" / f"{figure.scenario}.toml", figure.overrides())
     assert cells(scenario, figure.cc, figure.seeds)
-    if figure.plot.kind == "bars":
-        assert figure.plot.x is None
-    else:
-        assert figure.plot.x in scenario.sweep
+    texts = {str(v) for values in scenario.sweep.values() for v in values}
+    for plot in figure.plots:
+        assert plot.x is None or plot.x in scenario.sweep
+        assert plot.values.keys() <= texts
     known = set(figure.cc or scenario.cc)
     for claim in figure.expect:
         assert {claim.of, claim.over} - {None} <= known
@@ -92,21 +92,25 @@ name = "f"
 title = "t"
 paper = "p"
 scenario = "demo"
-[plot]
-kind = "metric-vs-param"
+[[plots]]
+name = "rtt"
+title = "t"
 x = "links.air.ber"
+y = "rtt_mean_us"
 """
 
 
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('x = "links.air.ber"', "", "plot.x: name the swept key"),
-        ('x = "links.air.ber"', 'xx = "y"', "plot.xx: unknown key"),
+        ('y = "rtt_mean_us"', "", "plots.0.y: "),
+        ('x = "links.air.ber"', 'xx = "y"', "plots.0.xx: unknown key"),
+        ("[[plots]]", '[[pictures]]\nname="rtt"\ntitle="t"\nkind="cwnd"\nof="j"\n[[plots]]',
+         "plots, pictures: 'rtt' is used twice"),
         ('paper = "p"', 'paper = "p"\ncc = ["nope"]', "cc: unknown congestion control"),
-        ("[plot]", '[paper_table]\nsource="s"\nparam="p"\nx=[1.0]\nrows={j=[1.0,2.0]}\n[plot]',
+        ("[[plots]]", '[paper_table]\nsource="s"\nparam="p"\nx=[1]\nrows={j=[1,2]}\n[[plots]]',
          "paper_table.rows.j: 2 values for 1 points"),
-        ("[plot]", '[[expect]]\nid="e"\nclaim="c"\nof="j"\nmin=2\nmax=1\n[plot]',
+        ("[[plots]]", '[[expect]]\nid="e"\nclaim="c"\nof="j"\nmin=2\nmax=1\n[[plots]]',
          "expect.e: min (2) is more than max (1)"),
     ],
 )  # fmt: skip
@@ -122,6 +126,6 @@ def test_bad_figures(tmp_path, old, new, says):
 def test_overrides_of_a_figure(tmp_path):
     path = tmp_path / "f.toml"
     path.write_text(
-        BASE.replace("[plot]", "[set]\nduration='9s'\n'links.air.ber'=[1e-6,2e-6]\n[plot]")
+        BASE.replace("[[plots]]", "[set]\nduration='9s'\n'links.air.ber'=[1e-6,2e-6]\n[[plots]]")
     )
     assert load_figure(path).overrides() == {"duration": "9s", "links.air.ber": "1e-06,2e-06"}

@@ -242,9 +242,11 @@ def finish_result(result: Path, *, page: bool, manifest: Mapping[str, Any] | Non
 
         drawn = plots.draw_all(result, summary, paper=_paper_values(known, summary))
         if known["figure"]:
-            asked = load_figure(find_figure(known["figure"])).pictures
-            more, left = pictures.draw(result, summary, asked)
-            drawn += more
+            figure = load_figure(find_figure(known["figure"]))
+            charts, without = plots.draw_asked(result, summary, figure.plots)
+            more, missing = pictures.draw(result, summary, figure.pictures)
+            drawn += charts + more
+            left = without + missing
             if left:
                 print(f"pictures not drawn, their runs are missing: {', '.join(left)}")
         target = report.write_report(result, summary, known)

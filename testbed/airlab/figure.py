@@ -12,16 +12,21 @@ from .algorithms import lookup
 from .model import AirlabError, Scalar
 from .scenario import Expect, Strict, Time, read_toml, validate
 
+PictureName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+
 
 class Plot(Strict):
-    """How the figure is drawn: a metric over a swept key, or over time, or as bars."""
+    """A metric over the parameter points, beside the charts of goodput that each result has."""
 
-    kind: Literal["metric-vs-param", "time-series", "bars"]
-    x: str | None = Field(None, description="dotted key of the swept parameter")
-    y: str = "goodput_bps"
-    log_x: bool = False
+    name: PictureName
+    title: str
+    x: str | None = Field(None, description="dotted key of a swept number: lines; default: bars")
+    y: str = Field(description="the metric, or FLOW:metric of one flow; its end tells the unit")
     x_label: str | None = None
-    y_label: str | None = None
+    y_label: str | None = Field(None, description="what the metric is called, without its unit")
+    values: dict[str, str] = Field(
+        default_factory=dict, description="what values of parameters are called below bars"
+    )
 
 
 class Picture(Strict):
@@ -30,7 +35,7 @@ class Picture(Strict):
     A point may name another algorithm than ``of`` by the key ``cc``.
     """
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    name: PictureName
     title: str
     kind: Literal[
         "cwnd", "flight", "sequence", "supplements", "throughput", "available", "equilibrium"
@@ -95,7 +100,7 @@ class Figure(Strict):
     )
     cc: list[str] | None = None
     seeds: Annotated[int, Field(ge=1)] | None = None
-    plot: Plot
+    plots: list[Plot] = Field(default_factory=list)
     pictures: list[Picture] = Field(default_factory=list)
     paper_table: PaperTable | None = None
     expect: list[Expect] = Field(default_factory=list)
@@ -129,8 +134,6 @@ def load_figure(path: Path | str) -> Figure:
 
 def _faults(figure: Figure) -> list[str]:
     faults: list[str] = []
-    if figure.plot.kind == "metric-vs-param" and figure.plot.x is None:
-        faults.append("plot.x: name the swept key that the metric is drawn over")
     for label in figure.cc or []:
         try:
             lookup(label)
@@ -149,13 +152,16 @@ def _faults(figure: Figure) -> list[str]:
                 for point in points
                 if point not in table.x
             ]
-    return faults + _picture_faults(figure.pictures) + _claim_faults(figure.expect)
+    return faults + _picture_faults(figure) + _claim_faults(figure.expect)
 
 
-def _picture_faults(pictures: list[Picture]) -> list[str]:
-    names = [picture.name for picture in pictures]
-    faults = [f"pictures: {n!r} is used twice" for n in dict.fromkeys(names) if names.count(n) > 1]
-    for picture in pictures:
+def _picture_faults(figure: Figure) -> list[str]:
+    """A name is that of a file."""
+    names = [plot.name for plot in figure.plots] + [p.name for p in figure.pictures]
+    faults = [
+        f"plots, pictures: {n!r} is used twice" for n in dict.fromkeys(names) if names.count(n) > 1
+    ]
+    for picture in figure.pictures:
         if picture.span is not None and picture.span[0] >= picture.span[1]:
             faults.append(f"pictures.{picture.name}.span: ends before it begins")
     return faults

@@ -1,7 +1,7 @@
 """Pictures of a result: SVG and PNG, the same bytes for the same data.
 
-What is drawn over a campaign's parameters is drawn here; what is drawn over time, by
-``ccscope.draw``.
+What is drawn over a campaign's parameters is drawn by ``airlab.charts``; what is drawn over time,
+by ``ccscope.draw``.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import matplotlib as mpl
-import numpy as np
 from ccscope.draw.flowview import FlowView, Shade, shades
 from ccscope.draw.look import styles
 from ccscope.draw.panels import Track
-from ccscope.draw.timeline import STYLE, render, timeline
+from ccscope.draw.timeline import render, timeline
 from ccscope.recording import Recording
 from matplotlib.figure import Figure
 
-from airlab.model import AirlabError, Scalar
-from airlab.results import CellResult, Row, Summary, load_cell, point_name, write_bytes
+from airlab import charts
+from airlab.figure import Plot
+from airlab.model import Scalar
+from airlab.results import CellResult, Summary, load_cell, point_name, write_bytes
 
 
 @dataclass
@@ -64,122 +63,6 @@ def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
         write_bytes(folder / f"{stem}.{kind}", render(figure, kind))
         made.append(folder / f"{stem}.{kind}")
     return made
-
-
-# ---- over a campaign ----
-
-
-def goodput_over_parameter(
-    summary: Summary,
-    key: str,
-    *,
-    paper: Mapping[str, Mapping[float, float]] | None = None,
-    fixed: Mapping[str, Scalar] | None = None,
-) -> Figure:
-    """Goodput against a swept number, with bands of the 95 % interval.
-
-    Args:
-        summary: the campaign.
-        key: the parameter on the x axis; logarithmic when it spans a factor of 3 or more.
-        paper: goodput in bit/s by label and parameter value that the published gains would mean
-            on the measured baseline, drawn hollow.
-        fixed: values of the other parameters.
-
-    Raises:
-        AirlabError: the parameter was not swept.
-    """
-    rows = [r for r in summary.rows if key in r.params and _fits(r, fixed or {})]
-    if not rows:
-        raise AirlabError(f"plot: no row of the summary has a value of {key!r}")
-    looks = styles([r.label for r in summary.rows])
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 4.0))
-        axes = figure.add_subplot()
-        for label in dict.fromkeys(r.label for r in rows):
-            _band(axes, [r for r in rows if r.label == label], key, looks[label])
-            points = (paper or {}).get(label, {})
-            if points:
-                _paper_points(axes, points, looks[label], f"{label} (paper's gain)")
-        xs = [_x(r, key) for r in rows]
-        if min(xs) > 0 and max(xs) / min(xs) >= 3:
-            axes.set_xscale("log")
-        axes.set_xlabel(_axis_name(key))
-        axes.set_ylabel("goodput, Mbit/s")
-        axes.set_ylim(bottom=0)
-        axes.set_title(
-            f"{summary.scenario}: mean and 95 % interval, n = {_seeds(rows)}", loc="left"
-        )
-        axes.legend(ncols=2)
-    return figure
-
-
-def _fits(row: Row, fixed: Mapping[str, Scalar]) -> bool:
-    return fixed.items() <= row.params.items() and row.goodput_bps.mean is not None
-
-
-def _x(row: Row, key: str) -> float:
-    value = row.params[key]
-    if isinstance(value, str):
-        raise AirlabError(f"plot: {key} is the text {value!r}, not a number for an axis")
-    return float(value)
-
-
-def _axis_name(key: str) -> str:
-    last = key.rpartition(".")[2]
-    return {"ber": "bit error rate", "loss": "packet loss probability"}.get(last, key)
-
-
-def _seeds(rows: Sequence[Row]) -> str:
-    counts = sorted({row.n for row in rows})
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-
-
-def _band(axes: Any, rows: Sequence[Row], key: str, look: Mapping[str, Any]) -> None:  # noqa: ANN401
-    ordered = sorted(rows, key=lambda r: _x(r, key))
-    x = [_x(r, key) for r in ordered]
-    mean = np.array([(r.goodput_bps.mean or 0.0) / 1e6 for r in ordered])
-    half = np.array([(r.goodput_bps.half or 0.0) / 1e6 for r in ordered])
-    axes.fill_between(x, mean - half, mean + half, color=look["color"], alpha=0.15, linewidth=0)
-    axes.plot(x, mean, label=ordered[0].label, markersize=4, linewidth=1.4, **look)
-
-
-def _paper_points(
-    axes: Any,  # noqa: ANN401
-    points: Mapping[float, float],
-    look: Mapping[str, Any],
-    label: str,
-) -> None:
-    x = sorted(points)
-    hollow = {"color": look["color"], "marker": look["marker"], "markerfacecolor": "none"}
-    axes.plot(x, [points[v] / 1e6 for v in x], linestyle="", label=label, markersize=7, **hollow)
-
-
-def goodput_bars(summary: Summary) -> Figure:
-    """Goodput of each algorithm at each parameter point, with 95 % intervals."""
-    looks = styles([r.label for r in summary.rows])
-    points = list(dict.fromkeys(point_name(r.params) for r in summary.rows))
-    width = 0.8 / max(len(looks), 1)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(max(5.0, 1.2 + 0.55 * len(summary.rows)), 3.8))
-        axes = figure.add_subplot()
-        for i, (label, look) in enumerate(looks.items()):
-            rows = {point_name(r.params): r.goodput_bps for r in summary.rows if r.label == label}
-            shown = [p for p in points if p in rows and rows[p].mean is not None]
-            x = [points.index(p) + (i - (len(looks) - 1) / 2) * width for p in shown]
-            y = [(rows[p].mean or 0.0) / 1e6 for p in shown]
-            error = [(rows[p].half or 0.0) / 1e6 for p in shown]
-            bars = axes.bar(x, y, width * 0.92, color=look["color"], label=label)
-            axes.errorbar(x, y, error, fmt="none", ecolor="#222222", capsize=3, linewidth=1)
-            names = [f"{v:.2f}" for v in y]
-            axes.bar_label(bars, names, label_type="center", color="white", fontsize=7)
-        axes.set_xticks(range(len(points)), points)
-        axes.grid(visible=False, axis="x")
-        axes.set_ylabel("goodput, Mbit/s")
-        axes.set_title(
-            f"{summary.scenario}: mean, 95 % interval, n = {_seeds(summary.rows)}", loc="left"
-        )
-        figure.legend(loc="outside lower center", ncols=min(len(looks), 7))
-    return figure
 
 
 # ---- over time ----
@@ -237,10 +120,11 @@ def draw_all(
     """Draw the standard pictures of a result into ``figures/``; returns the files."""
     folder = result / "figures"
     labels = [row.label for row in summary.rows]
-    made = save(goodput_bars(summary), folder, "goodput")
+    goodput, title = charts.goodput(summary), summary.scenario
+    made = save(charts.bars(goodput, charts.GOODPUT, title), folder, "goodput")
     keys = swept_keys(summary)
     for key in keys[:1] if len(keys) == 1 else []:
-        figure = goodput_over_parameter(summary, key, paper=paper)
+        figure = charts.lines(goodput, key, charts.GOODPUT, title, paper=paper)
         made += save(figure, folder, f"goodput-{key.split('.')[-1]}")
     cells = example_cells(result, summary)
     if not cells:
@@ -249,3 +133,31 @@ def draw_all(
         if kind != "queue" or any("queue" in cell.recording.tables() for cell in cells):
             made += save(over_time(kind, cells, labels), folder, stem)
     return made
+
+
+def draw_asked(
+    result: Path, summary: Summary, asked: Sequence[Plot]
+) -> tuple[list[Path], list[str]]:
+    """Draw the charts that a figure file asks for into ``figures/``.
+
+    Returns:
+        The files, and the names of charts that were left out because no run has the metric.
+    """
+    counted = [c.slug for c in summary.cells if c.verdict in ("ok", "warn")]
+    cells = [load_cell(result / "cells" / slug) for slug in counted] if asked else []
+    made: list[Path] = []
+    left: list[str] = []
+    for plot in asked:
+        found = charts.spots(summary, cells, plot.y)
+        if all(spot.value.mean is None for spot in found):
+            left.append(plot.name)
+            continue
+        made += save(_chart(plot, found), result / "figures", plot.name)
+    return made, left
+
+
+def _chart(plot: Plot, found: Sequence[charts.Spot]) -> Figure:
+    axis = charts.Axis.of(plot.y, plot.y_label)
+    if plot.x is not None:
+        return charts.lines(found, plot.x, axis, plot.title, x_label=plot.x_label)
+    return charts.bars(found, axis, plot.title, x_label=plot.x_label, names=plot.values)

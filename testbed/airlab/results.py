@@ -420,9 +420,14 @@ def _line(cell: Cell, cells: Sequence[CellResult]) -> CellLine:
     )
 
 
-def point_name(params: Mapping[str, Scalar]) -> str:
-    """A parameter point in words: the last part of each key and its value."""
-    return ", ".join(f"{k.split('.')[-1]} {v}" for k, v in params.items()) or "one point"
+def point_name(params: Mapping[str, Scalar], names: Mapping[str, str] | None = None) -> str:
+    """A parameter point in words: the last part of each key and its value.
+
+    A value that has a name in ``names`` is called by that alone.
+    """
+    known = names or {}
+    parts = (known.get(str(v), f"{k.rpartition('.')[2]} {v}") for k, v in params.items())
+    return ", ".join(parts) or "one point"
 
 
 def _cell_text(number: Number | None, scale: float, digits: int, sign: str = "") -> str:
