@@ -42,17 +42,21 @@ ip netns exec b sysctl -q -w net.ipv4.tcp_rmem='4096 4194304 8388608'
 until ip netns exec a ping -c 1 -W 1 10.0.2.2 && ip netns exec a ping -6 -c 1 -W 1 fd02::2; do
 	:
 done >/dev/null 2>&1
-count() { ip netns exec a sed -n "s/^$1 //p" /proc/net/tcp_cherry; }
-# Until supplements are out, or the sender has ended: without a program for each look, as those
-# are slow on a kernel with detectors.
+# Until supplements are out, or the sender has ended; how many were sent and acknowledged then.
+# No program is started for a look: those are slow on a kernel with detectors.
 supplements_out() {
 	ip netns exec a sh -c '
 	while kill -0 "$1"; do
 		while read -r name value; do
-			[ "$name" != SupplementsSent ] || [ "$value" -le 40 ] || exit 0
+			case $name in
+			SupplementsSent) sent=$value ;;
+			SupplementsAcked) acked=$value ;;
+			esac
 		done </proc/net/tcp_cherry
+		[ "$sent" -le 40 ] || break
 		sleep 0.01
-	done' sh "$1" 2>/dev/null
+	done
+	echo "$sent $acked"' sh "$1" 2>/dev/null
 }
 # smaller WAY, wider WAY: the path with the new MTU and as it was.
 smaller() {
@@ -87,9 +91,8 @@ run() {
 	ip netns exec a airflow send --to $4 --port 5001 --cc $2 --bytes @BYTES@ --verify 1 \
 		--close fin --json /out/json/sent.$case.json &
 	sent=$!
-	supplements_out $sent
+	fact then.$case $(supplements_out $sent)
 	smaller $1
-	fact then.$case $(count SupplementsSent) $(count SupplementsAcked)
 	wait $sent
 	fact sent.$case $?
 	wait $got
