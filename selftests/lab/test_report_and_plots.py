@@ -114,11 +114,12 @@ def test_charts_that_a_figure_asks_for(result: Path, tmp_path: Path) -> None:
         Plot(name="rtt", title="RTT", y="f1:rtt_mean_us", x="link.air.ber"),
         Plot(name="rtos", title="Timeouts", y="rtos", values={"1e-06": "good"}, x_label="channel"),
         Plot(name="nothing", title="t", y="no_such_metric"),
+        Plot(name="not-swept", title="t", y="rtos", x="link.air.delay"),
     ]
     summary = results.load_summary(result)
     made, left = plots.draw_asked(tmp_path / "r", summary, asked)
     assert {p.name for p in made} == {"rtt.svg", "rtt.png", "rtos.svg", "rtos.png"}
-    assert left == ["nothing"]
+    assert left == ["nothing", "not-swept"]
     rtos = (tmp_path / "r" / "figures" / "rtos.svg").read_text()
     assert all(f">{text}<" in rtos for text in ("good", "ber 1e-05", "channel", "rtos"))
     assert ">rtt mean, ms<" in (tmp_path / "r" / "figures" / "rtt.svg").read_text()

@@ -248,7 +248,9 @@ def finish_result(result: Path, *, page: bool, manifest: Mapping[str, Any] | Non
             drawn += charts + more
             left = without + missing
             if left:
-                print(f"pictures not drawn, their runs are missing: {', '.join(left)}")
+                print(
+                    f"not drawn, as their runs, metric or parameter are missing: {', '.join(left)}"
+                )
         target = report.write_report(result, summary, known)
         print(f"plots: {drawn[0].parent}/  page: {target}")
     failed = any(claim.verdict != "reproduced" for claim in summary.claims)

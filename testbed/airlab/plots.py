@@ -141,7 +141,8 @@ def draw_asked(
     """Draw the charts that a figure file asks for into ``figures/``.
 
     Returns:
-        The files, and the names of charts that were left out because no run has the metric.
+        The files, and the names of charts that were left out because no run has the metric, or
+        none the parameter of the x axis (it is not swept when ``--set`` fixes it).
     """
     counted = [c.slug for c in summary.cells if c.verdict in ("ok", "warn")]
     cells = [load_cell(result / "cells" / slug) for slug in counted] if asked else []
@@ -149,7 +150,8 @@ def draw_asked(
     left: list[str] = []
     for plot in asked:
         found = charts.spots(summary, cells, plot.y)
-        if all(spot.value.mean is None for spot in found):
+        there = [spot for spot in found if spot.value.mean is not None]
+        if not any(plot.x is None or plot.x in spot.params for spot in there):
             left.append(plot.name)
             continue
         made += save(_chart(plot, found), result / "figures", plot.name)
