@@ -70,13 +70,18 @@ def _nstat(raw: Path) -> None:
     (raw / "nstat1.s").write_text(text)
 
 
+def _more_retransmissions(raw: Path) -> None:
+    """5000 beside the model's."""
+    *rest, again = (raw / "nstat1.s").read_text().rstrip().rpartition(" ")
+    (raw / "nstat1.s").write_text("".join(rest) + f"{int(again) + 5000}\n")
+
+
 def _cherry(raw: Path) -> None:
     """Retransmissions that were none: 5000 segments skipped and sent then, beside the model's.
 
     Of 520 supplements 20 were no claim: out already.
     """
-    *rest, again = (raw / "nstat1.s").read_text().rstrip().rpartition(" ")
-    (raw / "nstat1.s").write_text("".join(rest) + f"{int(again) + 5000}\n")
+    _more_retransmissions(raw)
     for when, counts in ((0, (7, 7, 0)), (1, (5507, 527, 20))):
         names = ("ClaimedSegs", "SupplementsSent", "SupplementsRepeated")
         lines = (f"{name} {count}\n" for name, count in zip(names, counts, strict=True))
@@ -172,8 +177,7 @@ def test_what_cherry_has_not_sent_yet_is_outstanding(raw: Path) -> None:
 
 def test_what_the_receiver_discards_as_old_explains_retransmissions(raw: Path) -> None:
     """Supplements that data overtook: no drop on the way, and no D-SACK."""
-    *rest, again = (raw / "nstat1.s").read_text().rstrip().rpartition(" ")
-    (raw / "nstat1.s").write_text("".join(rest) + f"{int(again) + 5000}\n")
+    _more_retransmissions(raw)
     assert "retransmissions explained" in failed(raw)
     for when, old in ((0, 3), (1, 5003)):
         (raw / f"nstat{when}.d").write_text(f"TcpExt: TW PAWSEstab\nTcpExt: 1 {old}\n")

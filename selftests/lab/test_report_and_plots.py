@@ -117,7 +117,7 @@ def test_charts_that_a_figure_asks_for(result: Path, tmp_path: Path) -> None:
         Plot(name="not-swept", title="t", y="rtos", x="link.air.delay"),
     ]
     summary = results.load_summary(result)
-    made, left = plots.draw_asked(tmp_path / "r", summary, asked)
+    made, left = plots.draw_asked(tmp_path / "r", summary, results.load_cells(result), asked)
     assert {p.name for p in made} == {"rtt.svg", "rtt.png", "rtos.svg", "rtos.png"}
     assert left == ["nothing", "not-swept"]
     rtos = (tmp_path / "r" / "figures" / "rtos.svg").read_text()

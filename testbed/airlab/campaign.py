@@ -13,7 +13,7 @@ from typing import Any
 from airlab import __version__, paths
 from airlab.algorithms import BUILTIN
 from airlab.engines.choose import Choice, choose
-from airlab.figure import Figure, load_figure
+from airlab.figure import Figure, PaperTable, load_figure
 from airlab.model import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, AirlabError, Cell, CellPlan
 from airlab.plan import build_plan, cells
 from airlab.results import Summary
@@ -240,10 +240,11 @@ def finish_result(result: Path, *, page: bool, manifest: Mapping[str, Any] | Non
     if page:
         from airlab import pictures, plots, report
 
-        drawn = plots.draw_all(result, summary, paper=_paper_values(known, summary))
-        if known["figure"]:
-            figure = load_figure(find_figure(known["figure"]))
-            charts, without = plots.draw_asked(result, summary, figure.plots)
+        figure = load_figure(find_figure(known["figure"])) if known["figure"] else None
+        table = figure.paper_table if figure else None
+        drawn = plots.draw_all(result, summary, paper=_paper_values(table, summary))
+        if figure:
+            charts, without = plots.draw_asked(result, summary, there, figure.plots)
             more, missing = pictures.draw(result, summary, figure.pictures)
             drawn += charts + more
             left = without + missing
@@ -257,9 +258,8 @@ def finish_result(result: Path, *, page: bool, manifest: Mapping[str, Any] | Non
     return EXIT_FAILED if vetoed or failed else EXIT_OK
 
 
-def _paper_values(known: Mapping[str, Any], summary: Summary) -> dict[str, dict[float, float]]:
+def _paper_values(table: PaperTable | None, summary: Summary) -> dict[str, dict[float, float]]:
     """The paper's gains, applied to what the baseline measured here, for the plot."""
-    table = load_figure(find_figure(known["figure"])).paper_table if known["figure"] else None
     if table is None or table.gain_over is None:
         return {}
     base = {

@@ -17,8 +17,7 @@ from ccscope.draw.timeline import STYLE
 from matplotlib.figure import Figure
 
 from airlab.model import AirlabError, Scalar
-from airlab.results import CellResult, Number, Summary, point_name
-from airlab.stats import estimate
+from airlab.results import CellResult, Number, Summary, number_at, point_parts
 
 _UNITS = {
     "_bps": (1e-6, "Mbit/s"),
@@ -82,13 +81,10 @@ def goodput(summary: Summary) -> list[Spot]:
 
 def spots(summary: Summary, cells: Sequence[CellResult], metric: str) -> list[Spot]:
     """Any metric of a campaign's counted cells, in the order of its table."""
-    made = []
-    for row in summary.rows:
-        ran = [c for c in cells if c.counted and (c.label, c.params) == (row.label, row.params)]
-        values = [c.metric(metric) for c in sorted(ran, key=lambda c: c.seed)]
-        known = [value for value in values if value is not None]
-        made.append(Spot(row.label, row.params, Number.of(estimate(known))))
-    return made
+    return [
+        Spot(row.label, row.params, number_at(cells, row.label, row.params, metric))
+        for row in summary.rows
+    ]
 
 
 def bars(
@@ -111,7 +107,7 @@ def bars(
     looks = styles([spot.label for spot in found])
 
     def place(spot: Spot) -> str:
-        return point_name(spot.params, names).replace(", ", "\n")
+        return "\n".join(point_parts(spot.params, names))
 
     points = list(dict.fromkeys(place(spot) for spot in found))
     width = 0.8 / max(len(looks), 1)
@@ -131,7 +127,7 @@ def bars(
             )  # fmt: skip
             for left, top, value in zip(x, mean + half, mean, strict=True):
                 _value(axes, left, top, value)
-        axes.set_xticks(range(len(points)), points if len(points) > 1 else [""])
+        axes.set_xticks(range(len(points)), points)
         axes.grid(visible=False, axis="x")
         axes.set_xlabel(x_label or "")
         _finish(figure, axes, axis, title, found)

@@ -10,15 +10,13 @@ from pydantic import Field
 
 from .algorithms import lookup
 from .model import AirlabError, Scalar
-from .scenario import Expect, Strict, Time, read_toml, validate
-
-PictureName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+from .scenario import Expect, Slug, Strict, Time, read_toml, validate
 
 
 class Plot(Strict):
     """A metric over the parameter points, beside the charts of goodput that each result has."""
 
-    name: PictureName
+    name: Slug
     title: str
     x: str | None = Field(None, description="dotted key of a swept number: lines; default: bars")
     y: str = Field(description="the metric, or FLOW:metric of one flow; its end tells the unit")
@@ -35,7 +33,7 @@ class Picture(Strict):
     A point may name another algorithm than ``of`` by the key ``cc``.
     """
 
-    name: PictureName
+    name: Slug
     title: str
     kind: Literal[
         "cwnd", "flight", "sequence", "supplements", "throughput", "available", "equilibrium"
@@ -91,7 +89,7 @@ class Figure(Strict):
     """A published figure or table and how it is reproduced; :func:`load_figure` makes one."""
 
     schema_: Literal[1] = Field(alias="schema")
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    name: Slug
     title: str
     paper: str
     scenario: str = Field(description="name of a scenario file, without .toml")

@@ -18,11 +18,9 @@ from airlab import paths
 from airlab.campaign import Options, Request
 from airlab.figure import set_texts
 from airlab.model import AirlabError, Scalar
-from airlab.scenario import Strict, read_toml, validate
+from airlab.scenario import Slug, Strict, read_toml, validate
 
 SCHEMA_PATH = paths.TESTBED / "schema" / "grid.schema.json"
-
-BlockName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
 
 # Engine host changes the machine it runs on, as root: nothing for a scheduler to start.
@@ -32,7 +30,7 @@ GridEngine = Literal["vm", "kvm"]
 class Block(Strict):
     """A scenario or a figure, crossed with algorithms, parameters and seeds."""
 
-    name: BlockName | None = Field(
+    name: Slug | None = Field(
         None, description="folder of its results; default: the scenario's or figure's name"
     )
     scenario: str | None = Field(
@@ -57,7 +55,7 @@ class Grid(Strict):
     """A whole grid file; :func:`load_grid` makes one."""
 
     schema_: Literal[1] = Field(alias="schema")
-    name: BlockName
+    name: Slug
     title: str
     kernel: str | None = Field(None, description="lab kernel: a release or a series (6.12)")
     engine: GridEngine = Field(

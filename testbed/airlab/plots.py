@@ -136,16 +136,20 @@ def draw_all(
 
 
 def draw_asked(
-    result: Path, summary: Summary, asked: Sequence[Plot]
+    result: Path, summary: Summary, cells: Sequence[CellResult], asked: Sequence[Plot]
 ) -> tuple[list[Path], list[str]]:
     """Draw the charts that a figure file asks for into ``figures/``.
+
+    Args:
+        result: the folder.
+        summary: the campaign's.
+        cells: its runs.
+        asked: what to draw.
 
     Returns:
         The files, and the names of charts that were left out because no run has the metric, or
         none the parameter of the x axis (it is not swept when ``--set`` fixes it).
     """
-    counted = [c.slug for c in summary.cells if c.verdict in ("ok", "warn")]
-    cells = [load_cell(result / "cells" / slug) for slug in counted] if asked else []
     made: list[Path] = []
     left: list[str] = []
     for plot in asked:

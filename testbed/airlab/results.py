@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -363,10 +363,10 @@ def _order(cell: Cell, plan: Sequence[Cell]) -> tuple[list[tuple[float, str]], i
 def _row(group: Sequence[Cell], cells: Sequence[CellResult], baseline: str | None) -> Row:
     label, params = group[0].cc, group[0].point
     ran = _at(cells, label, params)
-    counted = {seed: c for seed, c in ran.items() if c.counted}
+    counted = _counted(ran)
     gain = None
     if baseline is not None and baseline != label:
-        base = {s: c for s, c in _at(cells, baseline, params).items() if c.counted}
+        base = _counted(_at(cells, baseline, params))
         ratio = paired_ratio(_metric(counted, "goodput_bps"), _metric(base, "goodput_bps"))
         gain = Number.of(Estimate(ratio.mean - 1, ratio.half, ratio.n))
     return Row(
@@ -389,8 +389,20 @@ def _at(
     return {c.seed: c for c in cells if c.label == label and c.params == dict(params)}
 
 
+def _counted(cells: Mapping[int, CellResult]) -> dict[int, CellResult]:
+    return {seed: c for seed, c in cells.items() if c.counted}
+
+
 def _metric(cells: Mapping[int, CellResult], name: str) -> dict[int, float]:
-    return {seed: c.metrics[name] for seed, c in cells.items() if name in c.metrics}
+    values = ((seed, c.metric(name)) for seed, c in cells.items())
+    return {seed: value for seed, value in values if value is not None}
+
+
+def number_at(
+    cells: Iterable[CellResult], label: str, params: Mapping[str, Scalar], metric: str
+) -> Number:
+    """Any metric (or ``flow:metric``) of an algorithm at a point, over its counted seeds."""
+    return _number(_counted(_at(cells, label, params)), metric)
 
 
 def _number(cells: Mapping[int, CellResult], name: str) -> Number:
@@ -420,14 +432,17 @@ def _line(cell: Cell, cells: Sequence[CellResult]) -> CellLine:
     )
 
 
-def point_name(params: Mapping[str, Scalar], names: Mapping[str, str] | None = None) -> str:
-    """A parameter point in words: the last part of each key and its value.
+def point_name(params: Mapping[str, Scalar]) -> str:
+    """A parameter point in words: the last part of each key and its value."""
+    return ", ".join(point_parts(params)) or "one point"
 
-    A value that has a name in ``names`` is called by that alone.
-    """
-    known = names or {}
-    parts = (known.get(str(v), f"{k.rpartition('.')[2]} {v}") for k, v in params.items())
-    return ", ".join(parts) or "one point"
+
+def point_parts(
+    params: Mapping[str, Scalar], names: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Each parameter in words; a value that has a name in ``names`` is called by that alone."""
+    for key, value in params.items():
+        yield (names or {}).get(str(value), f"{key.rpartition('.')[2]} {value}")
 
 
 def _cell_text(number: Number | None, scale: float, digits: int, sign: str = "") -> str:

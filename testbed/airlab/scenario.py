@@ -72,6 +72,7 @@ else:
     )
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]{0,11}$")]
+Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 SysctlName = Annotated[str, Field(pattern=r"^net\.[A-Za-z0-9_.-]+$")]
 DirectionName = Literal["both", "forward", "reverse"]
 Qdisc = Literal["droptail", "codel", "fq_codel", "red", "fq", "prio", "cake"]
@@ -328,7 +329,7 @@ class Scenario(Strict):
     """A whole scenario; :func:`load_scenario` makes one."""
 
     schema_: Literal[1] = Field(alias="schema")
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    name: Slug
     title: str
     purpose: str = Field(description="the question the scenario answers")
     paper: str | None = Field(None, description="which figure or table of which paper")

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 COLOURS = (
-    *("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#808080"),
-    "#1C1C1C",
-)
+    "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#808080", "#1C1C1C",
+)  # fmt: skip
 # For the flows of one recording; the first colour is none of a state that matters beside it.
 FLOW_COLOURS = (COLOURS[1], COLOURS[0], *COLOURS[2:])
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), "-")
