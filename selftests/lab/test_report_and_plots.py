@@ -125,6 +125,25 @@ def test_charts_that_a_figure_asks_for(result: Path, tmp_path: Path) -> None:
     assert ">rtt mean, ms<" in (tmp_path / "r" / "figures" / "rtt.svg").read_text()
 
 
+def test_a_picture_of_a_figure_has_its_title_on_the_page_and_comes_first(
+    result: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(result, tmp_path / "r")
+    for stem in ("rtt", "cherry-shadow"):
+        shutil.copy(result / "figures" / "cwnd.svg", tmp_path / "r" / "figures" / f"{stem}.svg")
+    asked = {"rtt": "RTT & more", "cherry-shadow": "A shadow", "left-out": "Not drawn"}
+    summary = results.load_summary(result)
+    page = report.write_report(tmp_path / "r", summary, {}, asked).read_text()
+    captions = re.findall("<figcaption>(.*?)</figcaption>", page)
+    assert captions[:4] == [
+        "RTT &amp; more",
+        "A shadow",
+        "Goodput by algorithm and point, 95 % intervals.",
+        "Goodput over ber.",
+    ]
+    assert len(captions) == 8
+
+
 def test_numbers_of_a_chart_are_those_of_the_counted_runs(result: Path) -> None:
     summary = results.load_summary(result)
     cells = [results.load_cell(result / "cells" / line.slug) for line in summary.cells]

@@ -107,6 +107,8 @@ y = "rtt_mean_us"
         ('x = "links.air.ber"', 'xx = "y"', "plots.0.xx: unknown key"),
         ("[[plots]]", '[[pictures]]\nname="rtt"\ntitle="t"\nkind="cwnd"\nof="j"\n[[plots]]',
          "plots, pictures: 'rtt' is used twice"),
+        ('name = "rtt"', 'name = "cwnd"', "'cwnd' is the name of a picture of every result"),
+        ('name = "rtt"', 'name = "goodput-ber"', "'goodput-ber' is the name of a picture"),
         ('paper = "p"', 'paper = "p"\ncc = ["nope"]', "cc: unknown congestion control"),
         ("[[plots]]", '[paper_table]\nsource="s"\nparam="p"\nx=[1]\nrows={j=[1,2]}\n[[plots]]',
          "paper_table.rows.j: 2 values for 1 points"),

@@ -252,7 +252,8 @@ def finish_result(result: Path, *, page: bool, manifest: Mapping[str, Any] | Non
                 print(
                     f"not drawn, as their runs, metric or parameter are missing: {', '.join(left)}"
                 )
-        target = report.write_report(result, summary, known)
+        asked = figure.titles() if figure else {}
+        target = report.write_report(result, summary, known, asked)
         print(f"plots: {drawn[0].parent}/  page: {target}")
     failed = any(claim.verdict != "reproduced" for claim in summary.claims)
     return EXIT_FAILED if vetoed or failed else EXIT_OK

@@ -12,6 +12,15 @@ from .algorithms import lookup
 from .model import AirlabError, Scalar
 from .scenario import Expect, Slug, Strict, Time, read_toml, validate
 
+STANDARD_PICTURES = {
+    "goodput": "Goodput by algorithm and point, 95 % intervals.",
+    "goodput-time": "Goodput at the receiver over time.",
+    "cwnd": "Congestion window and ssthresh; state of congestion avoidance as a ribbon.",
+    "sequence": "Bytes acknowledged over time, retransmissions marked.",
+    "queue": "Packets in the bottleneck's queue.",
+}
+"""Pictures of every result and what they show; ``goodput-KEY`` is over the key that is swept."""
+
 
 class Plot(Strict):
     """A metric over the parameter points, beside the charts of goodput that each result has."""
@@ -107,6 +116,11 @@ class Figure(Strict):
         """``set`` in the form :func:`airlab.scenario.load_scenario` takes."""
         return set_texts(self.set)
 
+    def titles(self) -> dict[str, str]:
+        """Names of the charts and pictures that are asked for, in their order, and their titles."""
+        charts = {plot.name: plot.title for plot in self.plots}
+        return charts | {picture.name: picture.title for picture in self.pictures}
+
 
 def set_texts(values: Mapping[str, Scalar | Sequence[Scalar]]) -> dict[str, str]:
     """Overrides of a file in the form of ``--set``: a list becomes a sweep."""
@@ -158,6 +172,11 @@ def _picture_faults(figure: Figure) -> list[str]:
     names = [plot.name for plot in figure.plots] + [p.name for p in figure.pictures]
     faults = [
         f"plots, pictures: {n!r} is used twice" for n in dict.fromkeys(names) if names.count(n) > 1
+    ]
+    faults += [
+        f"plots, pictures: {n!r} is the name of a picture of every result; choose another"
+        for n in names
+        if n in STANDARD_PICTURES or n.startswith("goodput-")
     ]
     for picture in figure.pictures:
         if picture.span is not None and picture.span[0] >= picture.span[1]:

@@ -22,6 +22,7 @@ from ccscope.recording import Array
 from ccscope.schema import CA_STATES
 
 from airlab.claims import ClaimResult
+from airlab.figure import STANDARD_PICTURES
 from airlab.plots import CellData, load_cell_data
 from airlab.results import (
     HEADINGS,
@@ -40,20 +41,22 @@ _GOODPUT_BINS = 400
 _RIBBON_CELLS = 1000
 _SHORT_FACT = 60  # characters
 _CURVES = 4  # cwnd, ssthresh, srtt, queue
-_CAPTIONS = {
-    "goodput": "Goodput by algorithm and point, 95 % intervals.",
-    "goodput-time": "Goodput at the receiver over time.",
-    "cwnd": "Congestion window and ssthresh; state of congestion avoidance as a ribbon.",
-    "sequence": "Bytes acknowledged over time, retransmissions marked.",
-    "queue": "Packets in the bottleneck's queue.",
-}
 
 
-def write_report(result: Path, summary: Summary, manifest: Mapping[str, Any]) -> Path:
+def write_report(
+    result: Path,
+    summary: Summary,
+    manifest: Mapping[str, Any],
+    asked: Mapping[str, str] | None = None,
+) -> Path:
     """Write ``report.html`` of a result whose cells and figures are there; returns its path.
 
-    Of the manifest the page shows ``scenario.title``, ``question`` and the short facts of
-    ``provenance`` at its head, and all of it at its end.
+    Args:
+        result: the folder.
+        summary: the campaign's.
+        manifest: the page shows ``scenario.title``, ``question`` and the short facts of
+            ``provenance`` at its head, and all of it at its end.
+        asked: names and titles of the pictures that a figure file asks for; they come first.
 
     Raises:
         AirlabError: a cell is damaged.
@@ -66,7 +69,7 @@ def write_report(result: Path, summary: Summary, manifest: Mapping[str, Any]) ->
         "facts": _facts(result, summary, manifest),
         "table": _table(summary),
         "claims": _claims(summary.claims),
-        "figures": _figures(result / "figures"),
+        "figures": _figures(result / "figures", asked or {}),
         "audit": _audit(summary),
         "manifest": _text(json.dumps(dict(manifest), indent=1)),
         "decimation": _text(decimation),
@@ -215,10 +218,12 @@ def _audit(summary: Summary) -> str:
     return f"{intro}<details{is_open}><summary>All runs</summary>{table}</details>"
 
 
-def _figures(folder: Path) -> str:
+def _figures(folder: Path, asked: Mapping[str, str]) -> str:
+    captions = {**asked, **STANDARD_PICTURES}
+    order = list(captions)
     made = []
-    for path in sorted(folder.glob("*.svg"), key=_figure_order):
-        about = _CAPTIONS.get(path.stem, f"{path.stem.replace('-', ' over ')}.".capitalize())
+    for path in sorted(folder.glob("*.svg"), key=lambda path: _rank(path.stem, order)):
+        about = captions.get(path.stem) or f"{path.stem.replace('-', ' over ').capitalize()}."
         source = base64.b64encode(path.read_bytes()).decode()
         made.append(
             f'<figure><img alt="{_text(about)}" src="data:image/svg+xml;base64,{source}">'
@@ -227,10 +232,11 @@ def _figures(folder: Path) -> str:
     return "".join(made) or "<p>No figures were drawn.</p>"
 
 
-def _figure_order(path: Path) -> tuple[int, str]:
-    """Over the campaign first, then over time."""
-    names = list(_CAPTIONS)
-    return names.index(path.stem) if path.stem in names else 0, path.stem
+def _rank(stem: str, order: Sequence[str]) -> tuple[int, str]:
+    """What was asked for, then over the campaign, then over time."""
+    if stem not in order:  # goodput over the swept parameter
+        return order.index("goodput"), stem
+    return order.index(stem), stem
 
 
 # ---- curves ----
