@@ -17,6 +17,12 @@ from guestprograms import BAD_VALUES, INSTALL, Algorithm, filled, network, progr
 pytestmark = pytest.mark.guest
 
 SECONDS = {"debug-kasan": 20, "debug-kcsan": 90}
+MODEST = {"maxcwnd": "4 8192 8"}
+"""Values of parameters here; the last one holds most of the time.
+
+With the default 512 on an RTT of 6 ms supplements are due 20 us apart, which takes the one
+processor of debug-kasan longer than that: 2 polls in 20 s, and 32 sessions where others have 190.
+"""
 
 SCRIPT = (
     INSTALL
@@ -109,7 +115,7 @@ wait $recv4 $recv6 || :
 
 @pytest.fixture(scope="module", params=sorted(SECONDS))
 def storm(labs: Labs, alg: Algorithm, request: pytest.FixtureRequest) -> ScriptView:
-    knobs = "\n".join(f"{name} {values}" for name, values in alg.knobs.items())
+    knobs = "\n".join(f"{k} {MODEST.get(k, values)}" for k, values in alg.knobs.items())
     text = filled(SCRIPT, alg).replace("@BAD@", BAD_VALUES)
     text = text.replace("@KNOBS@", knobs).replace("@SECONDS@", str(SECONDS[request.param]))
     text = network(alg) + text
