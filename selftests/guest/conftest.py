@@ -37,6 +37,6 @@ def lab(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 @pytest.fixture
 def exact(kernel: LabKernel) -> None:
-    """For claims about times below a millisecond: a kernel with detectors is too slow for them."""
+    """For claims about the link or about times: a kernel with detectors is too slow for them."""
     if kernel.debug:
-        pytest.skip(f"times are not judged on {kernel.debug}")
+        pytest.skip(f"times and rates are not judged on {kernel.debug}")

@@ -74,7 +74,7 @@ def imtcp(lab: Lab) -> View:
 
 @pytest.fixture(scope="module")
 def symbiosis(lab: Lab) -> View:
-    return lab.cell(_path(), cc="symbiosis", edit=_ask_ss)
+    return lab.cell(_path(), cc="symbiosis", edit=_ask_ss, any_link=True)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +92,7 @@ def _between(view: View, table: str, start: float, stop: float) -> dict[str, np.
 
 @pytest.mark.parametrize("name", ["imtcp", "symbiosis"])
 @pytest.mark.parametrize(("start", "stop", "left"), STEPS)
+@pytest.mark.usefixtures("exact")
 def test_a_is_what_is_left(
     name: str, start: int, stop: int, left: int, request: pytest.FixtureRequest
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_is_what_is_left(
 
 
 @pytest.mark.parametrize("name", ["imtcp", "symbiosis", "real_life"])
+@pytest.mark.usefixtures("exact")
 def test_results_come_every_few_round_trips(name: str, request: pytest.FixtureRequest) -> None:
     rows = request.getfixturevalue(name).table("imtcp_imtcp_result")
     round_trips = np.diff(rows["t_s"]) / (rows["srtt_us"][1:] / 1e6)
@@ -174,6 +176,7 @@ def _equilibrium_kbps(left: int) -> float:
 
 
 @pytest.mark.parametrize(("start", "stop", "left"), STEPS)
+@pytest.mark.usefixtures("exact")
 def test_the_window_rests_at_its_equilibrium(
     symbiosis: View, start: int, stop: int, left: int
 ) -> None:
@@ -196,6 +199,7 @@ def _equilibrium_share(view: View, start: float, stop: float, left: int) -> floa
     return min(1.0, _equilibrium_kbps(left) / left * tau / rtt)
 
 
+@pytest.mark.usefixtures("exact")
 def test_symbiosis_fills_what_is_left_without_loss(symbiosis: View) -> None:
     goodput = symbiosis.table("goodput", "f1")
     for start, stop, left in STEPS:

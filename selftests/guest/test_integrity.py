@@ -50,7 +50,7 @@ def _other_seed(files: Files) -> None:
 )
 def hostile(lab: Lab, request: pytest.FixtureRequest) -> View:
     cc, ip, offload = request.param
-    return lab.cell(_scenario(ip, offload), cc=cc)
+    return lab.cell(_scenario(ip, offload), cc=cc, any_link=True)
 
 
 def test_every_byte_arrives_unchanged(hostile: View) -> None:

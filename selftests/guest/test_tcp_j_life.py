@@ -48,7 +48,8 @@ verify = true
 def switching(lab: Lab) -> View:
     """IPv4, fq at the sender, the SYN lost, algorithms changed in mid-flow under loss."""
     link = f'buffer = "60pkt"\ndirection = "forward"\ndrop = {MANY_DROPS}'
-    return lab.cell(path("switch", "10s", link=link, sender='qdisc = "fq"', rest=SWITCHING))
+    text = path("switch", "10s", link=link, sender='qdisc = "fq"', rest=SWITCHING)
+    return lab.cell(text, any_link=True)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def idle(lab: Lab) -> View:
     link = 'buffer = "60pkt"\ndirection = "reverse"\ndrop = [0]'
     sender = 'qdisc = "fq_codel"\noffload = true'
     text = path("idle", "16s", head="ip = 6", link=link, sender=sender, rest=IDLE_AND_LIMITED)
-    return lab.cell(text)
+    return lab.cell(text, any_link=True)
 
 
 def _first_data_s(view: View) -> float:
@@ -69,6 +70,7 @@ def _errors(view: View) -> list[str]:
     return [str(view.report(label)["error"]) for label in labels if view.report(label)["error"]]
 
 
+@pytest.mark.usefixtures("exact")
 def test_a_lost_syn_before_init(switching: View) -> None:
     assert 1.0 < _first_data_s(switching) < 1.4, "the SYN was not lost"
     assert not _errors(switching)
@@ -85,6 +87,7 @@ def test_a_lost_syn_ack_before_init(idle: View) -> None:
     assert rows(idle.table("j_j_abe", "f1"))[0]["prev_Bps"] == 0
 
 
+@pytest.mark.usefixtures("exact")
 def test_switching_to_bbr_and_back(switching: View) -> None:
     assert switching.flow("f1")["cc"] == switching.flow("f1")["cc_end"] == "j"
     samples = switching.table("j_j_abe", "f1")
@@ -94,6 +97,7 @@ def test_switching_to_bbr_and_back(switching: View) -> None:
     assert np.any(times < 3.0) and np.any(times > 6.0)
 
 
+@pytest.mark.usefixtures("exact")
 def test_switching_from_reno_and_to_cubic(switching: View) -> None:
     assert (switching.flow("f2")["cc"], switching.flow("f2")["cc_end"]) == ("reno", "cubic")
     times = switching.table("j_j_abe", "f2")["t_s"]
