@@ -475,7 +475,7 @@ def _writes(alg: Algorithm) -> str:
     return "\n".join(lines)
 
 
-SLOWER = {"debug-kasan": 8, "debug-kcsan": 60}
+SLOWER = {"debug-kasan": 16, "debug-kcsan": 60}
 """How many times as long a debug kernel polls, to have asked as often.
 
 In real time it is the host's: with one core for both processors ss is asked 8 times a minute.

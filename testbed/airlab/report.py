@@ -234,9 +234,8 @@ def _figures(folder: Path, asked: Mapping[str, str]) -> str:
 
 def _rank(stem: str, order: Sequence[str]) -> tuple[int, str]:
     """What was asked for, then over the campaign, then over time."""
-    if stem not in order:  # goodput over the swept parameter
-        return order.index("goodput"), stem
-    return order.index(stem), stem
+    known = stem if stem in order else "goodput"  # over the swept parameter
+    return order.index(known), stem
 
 
 # ---- curves ----
