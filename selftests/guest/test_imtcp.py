@@ -40,8 +40,8 @@ between = ["a", "r"]
 between = ["x", "r"]
 [links.wan]
 between = ["r", "b"]
-rate = "20Mbit"
-delay = "10ms"
+rate = "{rate}"
+delay = "{delay}"
 buffer = "40pkt"
 [[flows]]
 from = "a"
@@ -54,13 +54,19 @@ QUICK = "delayed_ack = false"
 ASK_AT_S = 4
 
 
-def _path(*, head: str = "", sender: str = "", receiver: str = QUICK, size: int = 1470) -> str:
+def _path(
+    *, head: str = "", sender: str = "", receiver: str = QUICK, size: int = 1470, slower: int = 1
+) -> str:
+    """``slower``: rates are divided and the delay is multiplied by it."""
     cross = "".join(
-        f'[[cross]]\nfrom = "x"\nto = "b"\nrate = "{KBPS - left}kbit"\nsize = {size}\n'
+        f'[[cross]]\nfrom = "x"\nto = "b"\nrate = "{(KBPS - left) // slower}kbit"\nsize = {size}\n'
         f'start = "{start}s"\nstop = "{stop}s"\n'
         for start, stop, left in STEPS
     )
-    return PATH.format(head=head, sender=sender, receiver=receiver, cross=cross)
+    rate, delay = f"{KBPS // 1000 // slower}Mbit", f"{10 * slower}ms"
+    return PATH.format(
+        head=head, sender=sender, receiver=receiver, cross=cross, rate=rate, delay=delay
+    )
 
 
 def _ask_ss(files: Files) -> None:
@@ -80,10 +86,7 @@ def symbiosis(lab: Lab) -> View:
 @pytest.fixture(scope="module")
 def slow(lab: Lab) -> View:
     """A path that also the emulated processor of a kernel with detectors keeps up with."""
-    text = _path().replace('rate = "20Mbit"\ndelay = "10ms"', 'rate = "2Mbit"\ndelay = "100ms"')
-    for *_, left in STEPS:
-        text = text.replace(f'rate = "{KBPS - left}kbit"', f'rate = "{(KBPS - left) // 10}kbit"')
-    return lab.cell(text, cc="symbiosis", any_link=True)
+    return lab.cell(_path(slower=10), cc="symbiosis", any_link=True)
 
 
 @pytest.fixture(scope="module")
