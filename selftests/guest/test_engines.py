@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 
 import pytest
 from airlab.engines import REAL_TIME, VIRTUAL_TIME, QemuEngine
+from airlab.engines.qemu import lockstep_library
 from airlab.image import Image
-from guestlab import Lab
+from guestlab import Lab, View, path
 
 pytestmark = pytest.mark.guest
 
@@ -36,6 +38,37 @@ def test_a_real_time_guest_has_the_processors_and_memory_asked_for(lab: Lab, ima
     before, after = map(float, view.facts["slept"].split())
     assert 1.0 <= after - before < 60.0
     assert (view.out / "big").stat().st_size == 50_000_000, "results did not come out whole"
+
+
+def _late_ns(view: View) -> float:
+    """What the processor adds to an unloaded round trip."""
+    (probe,) = view.plan.probes
+    rtts = view.report("before.p1.ping")["rtts_ns"]
+    return float(min(rtts)) - probe.rtt_us * 1000
+
+
+def test_gips_make_the_processor_faster_and_leave_the_clock_right(lab: Lab) -> None:
+    """The path's delays stay what they are; what instructions add to them shrinks."""
+    if not lab.engine.profile.exact:
+        pytest.skip("the kernel that looks for races runs in real time")
+    usual, fast = (lab.cell(path("gips", "2s", head=head)) for head in ("", "gips = 8"))
+    dmesg = (fast.raw / "dmesg").read_text(errors="replace")
+    assert "tsc: Detected 8000.000 MHz processor" in dmesg
+    assert "64-bit 800.000000 MHz counter" in dmesg, "timers and the clock disagree"
+    assert fast.failed_checks() == []
+    assert 0 < _late_ns(fast) < _late_ns(usual) / 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [("3", "a divisor of 10^7 up to 16"), ("32", "a divisor"), ("x", "a divisor"), ("2", "QEMU")],
+)
+def test_lockstep_refuses_a_clock_that_it_cannot_make(asked: str, says: str) -> None:
+    """The last one is no QEMU, so it has no HPET."""
+    env = {"LD_PRELOAD": str(lockstep_library()), "LOCKSTEP_GIPS": asked}
+    done = subprocess.run(["/bin/true"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 127
+    assert says in done.stderr
 
 
 def test_too_little_memory_for_the_results_is_refused() -> None:

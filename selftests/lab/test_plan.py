@@ -91,6 +91,16 @@ def test_plan_survives_json():
     assert again.to_json() == plan.to_json()
 
 
+def test_a_faster_processor_is_another_experiment_and_the_usual_one_stays_unsaid():
+    raw = _raw()
+    usual = _plan(raw)
+    fast = _plan(raw | {"gips": 8})
+    assert "gips" not in usual.to_json()
+    assert CellPlan.from_json(fast.to_json()).gips == 8
+    assert fast.key != usual.key
+    assert any(note.startswith("gips 8") for note in fast.notes)
+
+
 def test_main_schedule():
     raw = _raw()
     raw["links"]["air"]["ber"] = 1e-6

@@ -78,7 +78,12 @@ def test_schema_is_current():
         ('rate = "5Mbit"', 'rtae = "5Mbit"', "links.air.rtae: unknown key; did you mean 'rate'?"),
         ('purpose = "does it?"', "", "purpose: missing; add it"),
         ('rate = "5Mbit"', "rate = 5", "links.air.rate: 5 has no unit"),
-        ('rate = "5Mbit"', 'rate = "500Mbit"', "allow_fast = true"),
+        ('rate = "5Mbit"', 'rate = "500Mbit"', "lower it, raise gips or set allow_fast = true"),
+        (
+            'duration = "10s"',
+            'duration = "10s"\ngips = 3',
+            "gips: Input should be 1, 2, 4, 8 or 16 (is 3)",
+        ),
         ('delay = "25ms"', 'delay = "90s"', "links.air.delay: 90 s is out of range; 0 to 60s"),
         ('delay = "25ms"', "ber = 0.5", "links.air.ber: '0.5' is out of range"),
         ('delay = "25ms"', "ber = 1e-6\nloss = 0.1", "ber and loss exclude each other"),

@@ -169,6 +169,7 @@ class CellPlan:
     keep_pcap: bool
     notes: tuple[str, ...] = ()
     cross: tuple[CrossPlan, ...] = ()
+    gips: int = 1
     files: dict[str, bytes] = field(default_factory=dict)
 
     @property
@@ -183,9 +184,10 @@ class CellPlan:
     def to_json(self) -> dict[str, Any]:
         """The plan without its files, as stored in ``plan.json``."""
         names = [f.name for f in dataclasses.fields(self) if f.name != "files"]
-        # Plans without cross traffic keep the keys that they had before it was recorded.
-        names = [name for name in names if name != "cross" or self.cross]
-        return {name: _plain(getattr(self, name)) for name in names}
+        # What is as it always was stays out, so that such plans keep their keys.
+        usual = {"cross": (), "gips": 1}
+        kept = [name for name in names if getattr(self, name) != usual.get(name)]
+        return {name: _plain(getattr(self, name)) for name in kept}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CellPlan:

@@ -160,6 +160,7 @@ class _Builder:
             keep_pcap=scenario.trace.keep_pcap,
             notes=tuple(self._notes()),
             cross=tuple(self._cross()),
+            gips=self.scenario.gips,
             files=files,
         )
 
@@ -617,6 +618,8 @@ class _Builder:
             f"{plan.label} starts {format_time(plan.start_us)} after t0" for _, plan in self.flows
         ]
         notes += jitters
+        if self.scenario.gips > 1:
+            notes.append(f"gips {self.scenario.gips}: a virtual processor that much faster (vm)")
         if any(stage.corrupt for stage in self.stages):
             notes.append("netem's corrupt: which bit is flipped comes from the kernel, not a seed")
         return notes

@@ -43,7 +43,7 @@ MAX_EVENTS = 2000
 """As many as a scenario may have, repetitions included."""
 
 FAST_BPS = 100 * 10**6
-"""A tenth of what the virtual CPU can forward (about 1.4 Gbit/s without offloads)."""
+"""A tenth of what 10^9 instructions a second can forward (1.4 Gbit/s without offloads)."""
 
 
 def _parsed(parse: Callable[[object], object], kind: type, example: str, pattern: str) -> object:
@@ -338,7 +338,11 @@ class Scenario(Strict):
     cc: Annotated[list[str], Field(min_length=1)]
     baseline: str | None = Field(None, description="label that gains are counted against")
     ip: Literal[4, 6] = 4
-    allow_fast: bool = Field(False, description="permit rates above 100 Mbit/s")
+    gips: Literal[1, 2, 4, 8, 16] = Field(
+        1,
+        description="speed of the virtual processor, 10^9 instructions a second (engine vm only)",
+    )
+    allow_fast: bool = Field(False, description="permit rates above 100 Mbit/s for each of gips")
     nodes: Annotated[dict[Name, Node], Field(min_length=2)]
     links: Annotated[dict[Name, Link], Field(min_length=1, max_length=200)]
     events: list[Event] = Field(default_factory=list)
@@ -684,17 +688,22 @@ def _link_faults(s: Scenario) -> Iterator[str]:
             yield f"links.{name}.direction: leave it out when there is a reverse table"
         for suffix, side in _sides(link):
             key = f"links.{name}{suffix}"
-            yield from _side_faults(key, side, s.allow_fast)
+            yield from _side_faults(key, side, s)
             yield from _merged_faults(key, side, link)
         yield from _queue_place_faults(s, name, link)
     yield from _connection_faults(s)
 
 
-def _side_faults(key: str, side: Side, allow_fast: bool) -> Iterator[str]:
-    if side.rate is not None and side.rate > FAST_BPS and not allow_fast:
+def _too_fast(rate: int, s: Scenario) -> bool:
+    return rate > FAST_BPS * s.gips and not s.allow_fast
+
+
+def _side_faults(key: str, side: Side, s: Scenario) -> Iterator[str]:
+    if side.rate is not None and _too_fast(side.rate, s):
         yield (
-            f"{key}.rate: {units.format_rate(side.rate)} is more than 100 Mbit/s; the virtual CPU "
-            "forwards about 1.4 Gbit/s in all: lower it, or set allow_fast = true"
+            f"{key}.rate: {units.format_rate(side.rate)} is more than 100 Mbit/s for each of "
+            f"gips ({s.gips}), of which the virtual processor forwards about 1.4 Gbit/s in all: "
+            "lower it, raise gips or set allow_fast = true"
         )
     if side.delay is not None and side.delay > 60 * 10**6:
         yield f"{key}.delay: {units.format_time(side.delay)} is out of range; 0 to 60s one way"
@@ -829,7 +838,7 @@ def _event_faults(s: Scenario) -> Iterator[str]:
             yield f"{key}.link: no link {event.link!r}{_near(event.link, s.links)}"
             continue
         yield from _event_time_faults(key, event, s.duration)
-        yield from _event_link_faults(key, event, s.links[event.link], s.allow_fast)
+        yield from _event_link_faults(key, event, s.links[event.link], s)
         for side in directions(event.direction):
             busy.setdefault((event.link, side), []).append((event.at, event_end(event), i))
     yield from _overlaps(busy)
@@ -857,15 +866,15 @@ def _overlaps(busy: dict[tuple[str, int], list[tuple[int, int, int]]]) -> Iterat
                 yield f"events.{second}: overlaps events.{first} on link {link}; keep them apart"
 
 
-def _event_link_faults(key: str, event: Event, link: Link, allow_fast: bool) -> Iterator[str]:
+def _event_link_faults(key: str, event: Event, link: Link, s: Scenario) -> Iterator[str]:
     handoff = event.handoff
     rate = event.rate if handoff is None else handoff.rate
     delay = event.delay if handoff is None else handoff.delay
     sides = [link.reverse if d and link.reverse else link for d in directions(event.direction)]
     if rate is not None and any(side.rate is None and link.rate is None for side in sides):
         yield f"{key}: link {event.link} has no rate to change; give it one"
-    if rate is not None and rate > FAST_BPS and not allow_fast:
-        yield f"{key}: a rate above 100 Mbit/s needs allow_fast = true"
+    if rate is not None and _too_fast(rate, s):
+        yield f"{key}: a rate above 100 Mbit/s for each of gips needs allow_fast = true"
     if delay is not None and delay > 60 * 10**6:
         yield f"{key}: a delay is 0 to 60s one way"
     if event.outage == 0:

@@ -23,16 +23,25 @@
  *
  * Where a build of QEMU does not offer those functions, the second part works alone.
  * Needs "-name ...,debug-threads=on": the processor thread is known by its name.
+ *
+ * And it lets a guest's processor be faster than QEMU's fastest, one instruction a
+ * nanosecond.  With LOCKSTEP_GIPS=N in the environment the HPET says that its period is an
+ * N-th of what it is.  A guest that is also told of a clock of N GHz (tsc_early_khz=) then
+ * takes N ns of QEMU's for one of its own, so it has N times the instructions in each.  The wall
+ * time of its work stays the same: the guest idles for longer, and idling is skipped.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <linux/futex.h>
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -40,6 +49,11 @@
 
 #define PROCESSOR_THREAD "ALL CPUs"
 #define QEMU_CLOCK_VIRTUAL 1	/* QEMU's enum QEMUClockType */
+#define HPET_PERIOD_FS 10000000ULL
+#define HPET_PERIOD_SHIFT 32	/* in the register of capabilities */
+#define HPET_ID 0x8086a001ULL
+#define HPET_ID_MASK 0xffffe0ffULL	/* without the number of its timers */
+#define MOST_GIPS 16
 #define LONGEST_TURN_NS 30000000LL
 #define LOOK_AGAIN_NS 3000000L
 #define LONGEST_STANDSTILL 50	/* looks, 150 ms */
@@ -63,6 +77,8 @@ static _Atomic int clock_known;
 static clockid_t processor_clock;
 static _Thread_local int is_processor;
 static _Thread_local int warping;
+/* What the guest's HPET is still to be divided by; 1 when that is done, or not asked for. */
+static unsigned long gips = 1;
 
 static int (*real_cond_wait)(pthread_cond_t *cond, pthread_mutex_t *mutex);
 static int (*real_ppoll)(struct pollfd *fds, nfds_t count, const struct timespec *timeout,
@@ -74,21 +90,74 @@ static void (*real_notify_event)(void);
 static void (*start_warp)(void);
 static bool (*run_timers)(int clock);
 static bool (*all_idle)(void);
+static void *(*find_object)(const char *path, const char *type, bool *ambiguous);
+
+static void refuse(const char *why)
+{
+	fprintf(stderr, "lockstep: %s\n", why);
+	_exit(127);
+}
 
 __attribute__((constructor)) static void find_symbols(void)
 {
+	const char *asked = getenv("LOCKSTEP_GIPS");
+
 	/* ISO C cannot convert object to function pointers; POSIX can. */
 	*(void **)&real_cond_wait = dlvsym(RTLD_NEXT, "pthread_cond_wait", COND_VERSION);
 	*(void **)&real_ppoll = dlsym(RTLD_NEXT, "ppoll");
 	*(void **)&real_write = dlsym(RTLD_NEXT, "write");
-	if (!real_cond_wait || !real_ppoll || !real_write) {
-		fputs("lockstep: this C library lacks a function it needs\n", stderr);
-		_exit(127);
-	}
+	if (!real_cond_wait || !real_ppoll || !real_write)
+		refuse("this C library lacks a function it needs");
 	*(void **)&real_notify_event = dlsym(RTLD_NEXT, "qemu_notify_event");
 	*(void **)&start_warp = dlsym(RTLD_DEFAULT, "icount_start_warp_timer");
 	*(void **)&run_timers = dlsym(RTLD_DEFAULT, "qemu_clock_run_timers");
 	*(void **)&all_idle = dlsym(RTLD_DEFAULT, "all_cpu_threads_idle");
+	*(void **)&find_object = dlsym(RTLD_DEFAULT, "object_resolve_path_type");
+	if (!asked)
+		return;
+	gips = strtoul(asked, NULL, 10);
+	if (!gips || gips > MOST_GIPS || HPET_PERIOD_FS % gips)
+		refuse("LOCKSTEP_GIPS: a divisor of 10^7 up to 16");
+	if (!find_object)
+		refuse("LOCKSTEP_GIPS: this build of QEMU does not let its devices be found");
+}
+
+/*
+ * The register stands as one aligned word in the device's state, which is a block of its own.
+ * It is written once, when QEMU makes the device.
+ */
+static uint64_t *hpet_register(void)
+{
+	uint64_t *words = find_object("", "hpet", NULL), *found = NULL;
+	size_t count = words ? malloc_usable_size(words) / sizeof(*words) : 0;
+
+	for (size_t i = 0; i < count; i++) {
+		if (words[i] >> HPET_PERIOD_SHIFT != HPET_PERIOD_FS ||
+		    (words[i] & HPET_ID_MASK) != HPET_ID)
+			continue;
+		if (found)
+			refuse("LOCKSTEP_GIPS: two words of QEMU's HPET look like its period");
+		found = &words[i];
+	}
+	return found;
+}
+
+/* The processor thread waits until all devices are made, so this comes before the guest's start. */
+static void quicken_guest(void)
+{
+	uint64_t *reg = hpet_register();
+
+	if (!reg)
+		return;
+	*reg = (HPET_PERIOD_FS / gips) << HPET_PERIOD_SHIFT | (*reg & UINT32_MAX);
+	gips = 1;
+}
+
+/* A run whose guest had the wrong clock must not count. */
+__attribute__((destructor)) static void check_gips(void)
+{
+	if (gips > 1)
+		refuse("LOCKSTEP_GIPS: QEMU's HPET was not found");
 }
 
 static bool warps_here(void)
@@ -147,6 +216,8 @@ int pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex)
 	result = real_cond_wait(cond, mutex);
 	/* QEMU's global lock is held again here, so the main thread is not past its poll. */
 	atomic_store(&parked, 0);
+	if (gips > 1)
+		quicken_guest();
 	return result;
 }
 

@@ -37,7 +37,7 @@ from airlab.engines.console import (
 )
 from airlab.image import Image
 from airlab.kernels import LabKernel
-from airlab.model import CellPlan
+from airlab.model import AirlabError, CellPlan
 
 QEMU = "qemu-system-x86_64"
 
@@ -70,6 +70,7 @@ class Profile:
         hang_wall_s: wall seconds without a word from the guest after which it counts as hung,
             not counting those in which the host did not let it run.
         exact: equal runs give equal bits: counted instructions, lockstep, one host processor.
+        gips: 10^9 instructions a second of an exact guest; more than 1 needs lockstep.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Profile:
     ram_mb: int = 1024
     hang_wall_s: float = 240.0
     exact: bool = False
+    gips: int = 1
 
     def __post_init__(self) -> None:
         """Refuse a memory that has no room for the results (ValueError)."""
@@ -106,7 +108,13 @@ class Profile:
     @property
     def boot_args(self) -> list[str]:
         """The kernel's command line that all guests of this profile share."""
-        return [*self.kernel_args, *_SHIP_ARGS]
+        clock = (
+            # Delays of the boot count the clock's cycles: lpj is a tick's, at HZ=250.
+            [f"tsc_early_khz={self.gips * 10**6}", f"lpj={self.gips * 4 * 10**6}"]
+            if self.gips > 1
+            else []
+        )
+        return [*self.kernel_args, *clock, *_SHIP_ARGS]
 
 
 _QUIET_ARGS = (
@@ -233,6 +241,7 @@ class QemuEngine:
             kernel_args=("airlab.mode=cell", *plan.kernel_args),
             watch=watch,
             slot=slot,
+            gips=plan.gips,
         )
 
     def boot(
@@ -243,12 +252,23 @@ class QemuEngine:
         kernel_args: tuple[str, ...],
         watch: Watch,
         slot: int,
+        gips: int = 1,
     ) -> RawRun:
         """Boot a guest with files below ``/lab`` and wait until it has powered off.
+
+        Args:
+            scratch: folder for the console and the results.
+            files: contents by path below ``/lab``.
+            kernel_args: added to the profile's.
+            watch: told of progress; may cancel.
+            slot: chooses the host processor.
+            gips: speed of the virtual processor, :attr:`Profile.gips`; in real time the
+                processor is as fast as it is.
 
         Raises:
             EngineError: panic, warning, hang, a failed step, or cancelled.
         """
+        profile = replace(self.profile, gips=gips) if self.profile.exact else self.profile
         scratch.mkdir(parents=True, exist_ok=True)
         console = scratch / "console.log"
         console.touch()
@@ -256,13 +276,13 @@ class QemuEngine:
             _fill_initrd(initrd, self._base, files)
             backing = f"size={self.profile.ram_mb}M,mem-path=/proc/self/fd/{ram.fileno()},share=on"
             command = [
-                *_keeper(self.profile, slot),
+                *_keeper(profile, slot),
                 QEMU,
-                *self.profile.machine_flags,
+                *profile.machine_flags,
                 *("-object", f"memory-backend-file,id=ram,{backing}"),
                 *("-kernel", str(self.image.kernel.vmlinux)),
                 *("-initrd", f"/proc/self/fd/{initrd.fileno()}"),
-                *("-append", " ".join([*self.profile.boot_args, *kernel_args])),
+                *("-append", " ".join([*profile.boot_args, *kernel_args])),
                 *("-serial", f"file:{console}"),
             ]
             fds = (ram.fileno(), initrd.fileno())
@@ -320,6 +340,9 @@ def _keeper(profile: Profile, slot: int) -> list[str]:
         words += ["taskset", "-c", str(cores[slot % len(cores)])]
     if lockstep_library().is_file():
         words += ["env", f"LD_PRELOAD={lockstep_library()}"]
+        words += [f"LOCKSTEP_GIPS={profile.gips}"] if profile.gips > 1 else []
+    elif profile.gips > 1:
+        raise AirlabError(f"gips = {profile.gips} needs {lockstep_library()}; run `make setup`")
     return words
 
 

@@ -1,9 +1,10 @@
 """The virtual-time engine: a stock kernel under QEMU's emulator with counted instructions.
 
-One instruction is one nanosecond and idle time is skipped, so a run takes the same virtual
-course whatever the host is doing.  What makes it exact (docs/lab-internals.md, section 7): one
-virtual processor without a random number instruction, a clock that only the instruction
-count drives, a root in RAM, and no device that is used while the measurement runs.
+One instruction is one nanosecond, or the part of one that a scenario's ``gips`` says, and idle
+time is skipped, so a run takes the same virtual course whatever the host is doing.  What
+makes it exact (docs/lab-internals.md, section 7): one virtual processor without a random
+number instruction, a clock that only the instruction count drives, a root in RAM, and no
+device that is used while the measurement runs.
 """
 
 from __future__ import annotations
