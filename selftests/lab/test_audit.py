@@ -139,6 +139,13 @@ def test_the_processors_that_the_cell_ran_on_are_judged(
     assert ("processor busy" not in failed(raw)) is verdict
 
 
+def test_time_that_no_tick_saw_is_busy_time(raw: Path) -> None:
+    """785 of 800 ticks are idle; of 1600 that is half."""
+    assert "processor busy" not in failed(raw)
+    (raw / "tend").write_text(f"{synth.T0_NS + 16 * 10**9} 0\n")
+    assert failed(raw)["processor busy"].measured == "50.9%"
+
+
 @pytest.mark.parametrize(
     ("fault", "name", "severity"), FAULTS, ids=[f"{i}-{f[1]}" for i, f in enumerate(FAULTS)]
 )

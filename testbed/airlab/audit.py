@@ -36,6 +36,7 @@ BURST_SEND_US = 20.0  # CPU time to send one frame of a burst: bounds what drain
 # campaign of hundreds that happens to sound channels, too, so only the second is a veto.
 LOSS_LEVEL = 0.999
 LOSS_VETO_LEVEL = 1 - 1e-6
+TICK_NS = 10**7  # of /proc/stat
 CPU_WARN, CPU_VETO = 0.10, 0.50  # busy part of the processor during the experiment
 STEAL_WARN, STEAL_VETO = 0.001, 0.01  # part of it that a hypervisor gave to somebody else
 DATA_FRAME_BYTES = 500  # a stage with a larger mean frame carries data, not only ACKs
@@ -117,6 +118,12 @@ class Raw:
         if not text or not text.split()[0].isdigit():
             raise AirlabError(f"{self.folder / 't0'}: missing or damaged; did the run start?")
         return int(text.split()[0])
+
+    @property
+    def elapsed_ns(self) -> int:
+        """From the experiment's start to its end; 0 when that was not noted."""
+        words = (self.text("tend") or "").split()
+        return int(words[0]) - self.t0_ns if words and words[0].isdigit() else 0
 
     @property
     def t0_realtime_ns(self) -> int | None:
@@ -463,12 +470,18 @@ def _processor(raw: Raw) -> Iterator[Check]:
 
 
 def _shares(raw: Raw) -> tuple[float, float]:
-    """Busy and stolen parts between ``stat0`` and ``stat1``; of several processors the worst."""
+    """Busy and stolen parts between ``stat0`` and ``stat1``; of several processors the worst.
+
+    Idle time is measured, busy time is sampled by the timer's ticks, and a processor that is busy
+    for less than a tick at a time is seldom found so: what the ticks miss of the time is busy.
+    """
     first, last = (_ticks(raw.text(name) or "") for name in ("stat0", "stat1"))
     used = _listed((raw.text("cpus") or "").strip()) & first.keys() & last.keys()
     shares = []
     for name in used or ({"cpu"} & first.keys() & last.keys()):
-        idle, stolen, total = (b - a for a, b in zip(first[name], last[name], strict=True))
+        idle, stolen, ticks = (b - a for a, b in zip(first[name], last[name], strict=True))
+        processors = max(1, len(first) - 1) if name == "cpu" else 1
+        total = max(ticks, processors * raw.elapsed_ns / TICK_NS)
         if total > 0:
             shares.append((1.0 - idle / total, stolen / total))
     if not shares:
