@@ -67,6 +67,15 @@ def test_published_scenarios_load_and_compile(path):
         assert build_plan(got, cell).files["setup.sh"]
 
 
+def test_a_condition_that_is_set_and_not_swept_needs_no_point():
+    figure = sc.load_scenario(ROOT / "scenarios" / "imtcp-harmless.toml", {"case": "beside"})
+    assert figure.unmet({"case": "beside", "links.wan.rate": "10Mbit", "cross.0.size": 1472}) == {}
+    asked = {"case": "alone", "cross.7.size": 1472, "links.none.rate": "10Mbit"}
+    assert figure.unmet(asked) == asked
+    swept = sc.load_scenario(ROOT / "scenarios" / "imtcp-harmless.toml")
+    assert swept.unmet({"case": "beside"}) == {"case": "beside"}
+
+
 def test_schema_is_current():
     published = sc.SCHEMA_PATH.read_text()
     assert published == sc.json_schema(), "run: python -m airlab.scenario (in testbed/)"

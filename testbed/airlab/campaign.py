@@ -296,7 +296,11 @@ def manifest_of(request: Request, provenance: Mapping[str, Any]) -> dict[str, An
         },
         "figure": request.figure.name if request.figure else None,
         "baseline": _baseline(request),
-        "expect": [item.model_dump(by_alias=True) for item in expect if _applies(item.of, request)],
+        "expect": [
+            item.model_dump(by_alias=True) | {"where": scenario.unmet(item.where)}
+            for item in expect
+            if _applies(item.of, request)
+        ],
         "provenance": dict(provenance),
         "seeds": sorted({cell.seed for cell in request.cells}),
         "cells": [{"cc": c.cc, "seed": c.seed, "params": c.point} for c in request.cells],

@@ -15,7 +15,7 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -375,6 +375,14 @@ class Scenario(Strict):
         """The algorithm behind a label, variants of this scenario included."""
         return lookup(label, _variants(self))
 
+    def unmet(self, where: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Of a claim's conditions on points those that the file or ``--set`` does not meet."""
+        return {
+            key: value
+            for key, value in where.items()
+            if key in self.sweep or _get_dotted(self._raw, key) != value
+        }
+
     def at_point(self, point: dict[str, Scalar]) -> Scenario:
         """The scenario with swept keys set, checked like a file; sweeps and claims stay behind."""
         raw = self.raw
@@ -527,10 +535,7 @@ def _set_dotted(raw: dict[str, Any], key: str, value: Scalar, source: str) -> No
 
     What follows ``nodes.NAME.sysctl.`` (or ``variants.``) is one name, dots and all.
     """
-    parts = key.split(".")
-    if parts[0] in ("nodes", "variants") and parts[2:3] == ["sysctl"] and len(parts) > 4:
-        parts = [*parts[:3], ".".join(parts[3:])]
-    *way, last = parts
+    *way, last = _steps(key)
     at: Any = raw
     for depth, part in enumerate(way):
         if isinstance(at, list):
@@ -547,6 +552,24 @@ def _set_dotted(raw: dict[str, Any], key: str, value: Scalar, source: str) -> No
         at[last] = value
     else:
         raise AirlabError(f"{source}: {key}: {last!r} is below a value, not a table")
+
+
+def _get_dotted(raw: dict[str, Any], key: str) -> object:
+    """What stands at a dotted key; None where nothing does."""
+    at: Any = raw
+    for step in _steps(key):
+        if isinstance(at, list):
+            at = at[int(step)] if step.isdigit() and int(step) < len(at) else None
+        else:
+            at = at.get(step) if isinstance(at, dict) else None
+    return at
+
+
+def _steps(key: str) -> list[str]:
+    parts = key.split(".")
+    if parts[0] in ("nodes", "variants") and parts[2:3] == ["sysctl"] and len(parts) > 4:
+        parts = [*parts[:3], ".".join(parts[3:])]
+    return parts
 
 
 def _index(rows: list[Any], part: str, key: str, source: str) -> int:
