@@ -29,7 +29,7 @@ from .model import (
     StagePlan,
 )
 from .patterns import BITS, NO_LOSS, PACKETS, ChannelSpec, Gilbert, derive_seed, make_pattern
-from .scenario import FAST_BPS, MAX_UDP_BYTES, Event, Flow, GilbertModel, Scenario, event_end
+from .scenario import MAX_UDP_BYTES, Event, Flow, GilbertModel, Scenario, event_end
 from .topology import (
     Stage,
     Topology,
@@ -57,9 +57,8 @@ RATE_FRAMES = 80
 MAX_BURST_PKTS = 4000
 TX_DELAY_MS = 10_000
 """TCP_TX_DELAY of sockets without TCP Small Queues: these then allow 20 s of the pacing rate."""
-UNLIMITED_BPS = FAST_BPS
 FAST_UNLIMITED_BPS = 10**9
-"""Bounds for the channel pattern of a link without rate; running out of it vetoes the run."""
+"""What a link without a rate is taken for where a scenario says ``allow_fast``."""
 
 
 @dataclass(frozen=True)
@@ -577,15 +576,12 @@ class _Builder:
         """Room in the ring buffer: events a packet times packets, with as much again."""
         if not self._trace_lines():
             return 0
-        rates = [probe.rate_bps or self._unlimited() for probe in self.probes]
+        rates = [probe.rate_bps or _unlimited(self.scenario) for probe in self.probes]
         packets = sum(rates) / (8 * FULL_FRAME_BYTES) * self.scenario.duration / 1e6
         trace = self.scenario.trace
         per_packet = 160 * trace.acks + 220 * trace.queue
         per_packet += 120 * trace.modules * any(a.events for a in self._algorithms())
         return min(max(2048, math.ceil(2 * packets * per_packet / 1024)), 262_144)
-
-    def _unlimited(self) -> int:
-        return FAST_UNLIMITED_BPS if self.scenario.allow_fast else UNLIMITED_BPS
 
     def _capture(self) -> str:
         choice = self.scenario.trace.capture
@@ -666,11 +662,16 @@ class _Link:
         return rate_words(self.stage, self.rate)
 
 
+def _unlimited(scenario: Scenario) -> int:
+    """Bound for what a link without a rate carries; running out of its pattern vetoes the run."""
+    return max(scenario.fast_bps, FAST_UNLIMITED_BPS if scenario.allow_fast else 0)
+
+
 def channel_spec(scenario: Scenario, stage: Stage) -> ChannelSpec:
     """What the pattern of one direction depends on, besides the seed."""
     events = side_events(scenario, stage.link, stage.side)
     rates = [e.rate or (e.handoff.rate if e.handoff else None) or 0 for e in events]
-    bound = FAST_UNLIMITED_BPS if scenario.allow_fast else UNLIMITED_BPS
+    bound = _unlimited(scenario)
     rate = max([stage.rate_bps, *rates]) if stage.rate_bps is not None else bound
     unit, share = NO_LOSS, 0.0
     if stage.ber:

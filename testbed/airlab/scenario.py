@@ -375,6 +375,11 @@ class Scenario(Strict):
         """The algorithm behind a label, variants of this scenario included."""
         return lookup(label, _variants(self))
 
+    @property
+    def fast_bps(self) -> int:
+        """Above it a rate needs ``allow_fast``; what a link without a rate is taken for."""
+        return FAST_BPS * self.gips
+
     def unmet(self, where: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Of a claim's conditions on points those that the file or ``--set`` does not meet."""
         return {
@@ -718,7 +723,7 @@ def _link_faults(s: Scenario) -> Iterator[str]:
 
 
 def _too_fast(rate: int, s: Scenario) -> bool:
-    return rate > FAST_BPS * s.gips and not s.allow_fast
+    return rate > s.fast_bps and not s.allow_fast
 
 
 def _side_faults(key: str, side: Side, s: Scenario) -> Iterator[str]:
