@@ -7,9 +7,11 @@ import subprocess
 
 import pytest
 from airlab.engines import REAL_TIME, VIRTUAL_TIME, QemuEngine
+from airlab.engines.base import Watch
 from airlab.engines.qemu import lockstep_library
 from airlab.image import Image
-from guestlab import Lab, View, path
+from airlab.model import AirlabError
+from guestlab import SCRIPT_HEAD, Lab, View, path
 
 pytestmark = pytest.mark.guest
 
@@ -69,6 +71,27 @@ def test_lockstep_refuses_a_clock_that_it_cannot_make(asked: str, says: str) -> 
     done = subprocess.run(["/bin/true"], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 127
     assert says in done.stderr
+
+
+def test_a_guest_has_memory_for_what_its_plan_may_trace(lab: Lab) -> None:
+    """More results than the usual way out and the usual memory hold come out whole."""
+    scratch = lab.scratch("many-results")
+    fill = "head -c 420000000 /dev/zero >/out/big\n"
+    lab.engine.boot(
+        scratch=scratch,
+        files={"test.sh": (SCRIPT_HEAD + fill).encode()},
+        kernel_args=("airlab.mode=test", "rep=1"),
+        watch=Watch(),
+        slot=lab.slot,
+        results_mb=500,
+    )
+    assert (scratch / "out" / "big").stat().st_size == 420_000_000
+
+
+def test_more_results_than_a_guest_can_ship_are_refused() -> None:
+    with pytest.raises(AirlabError, match=r"may take 1345 MB, and at most 1344 .*trace\.queue"):
+        VIRTUAL_TIME.holding(1345)
+    assert VIRTUAL_TIME.holding(195).ram_mb == VIRTUAL_TIME.ram_mb
 
 
 def test_too_little_memory_for_the_results_is_refused() -> None:

@@ -137,6 +137,19 @@ def test_environment():
     assert plan.files["trace.events"] == b""
 
 
+def test_room_for_traces_and_capture_grows_with_what_the_path_carries():
+    raw = _raw()
+    raw["links"]["air"]["rate"] = "50Mbit"
+    small = _plan(raw)
+    raw["duration"] = "200s"
+    # 50 Mbit/s are 4128 full frames a second.
+    assert _plan(raw).results_mb > 2 * 200 * 4128 * (80 + 380) >> 20
+    assert _plan(raw).results_mb > 5 * small.results_mb
+    raw["trace"] = {"acks": False, "queue": False, "modules": False, "capture": False}
+    assert _plan(raw).results_mb == 0
+    assert "results_mb" not in small.to_json()
+
+
 def test_tracepoints():
     text = _plan(_raw(), "j").files["trace.events"].decode()
     assert "tcp/tcp_probe\tdport >= 5001 && dport <= 5001\n" in text

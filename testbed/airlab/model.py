@@ -151,7 +151,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class CellPlan:
-    """Everything an engine needs to run one cell, and everything the audit expects."""
+    """Everything an engine needs to run one cell, and everything the audit expects.
+
+    ``results_mb`` is what traces and capture take at most, for which the guest needs memory. It
+    follows from the rest, so it is neither stored nor part of the key.
+    """
 
     scenario: str
     cell: Cell
@@ -170,6 +174,7 @@ class CellPlan:
     notes: tuple[str, ...] = ()
     cross: tuple[CrossPlan, ...] = ()
     gips: int = 1
+    results_mb: int = 0
     files: dict[str, bytes] = field(default_factory=dict)
 
     @property
@@ -183,7 +188,8 @@ class CellPlan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan without its files, as stored in ``plan.json``."""
-        names = [f.name for f in dataclasses.fields(self) if f.name != "files"]
+        left_out = ("files", "results_mb")
+        names = [f.name for f in dataclasses.fields(self) if f.name not in left_out]
         # What is as it always was stays out, so that such plans keep their keys.
         usual = {"cross": (), "gips": 1}
         kept = [name for name in names if getattr(self, name) != usual.get(name)]

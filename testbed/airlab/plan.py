@@ -55,6 +55,7 @@ PING_COUNT = 5
 PING_BYTES = 64
 RATE_FRAMES = 80
 MAX_BURST_PKTS = 4000
+PCAP_RECORD_BYTES = 16
 TX_DELAY_MS = 10_000
 """TCP_TX_DELAY of sockets without TCP Small Queues: these then allow 20 s of the pacing rate."""
 FAST_UNLIMITED_BPS = 10**9
@@ -160,6 +161,7 @@ class _Builder:
             notes=tuple(self._notes()),
             cross=tuple(self._cross()),
             gips=self.scenario.gips,
+            results_mb=self._trace_kb() + self._capture_kb() >> 10,
             files=files,
         )
 
@@ -576,12 +578,24 @@ class _Builder:
         """Room in the ring buffer: events a packet times packets, with as much again."""
         if not self._trace_lines():
             return 0
-        rates = [probe.rate_bps or _unlimited(self.scenario) for probe in self.probes]
-        packets = sum(rates) / (8 * FULL_FRAME_BYTES) * self.scenario.duration / 1e6
         trace = self.scenario.trace
         per_packet = 160 * trace.acks + 220 * trace.queue
         per_packet += 120 * trace.modules * any(a.events for a in self._algorithms())
-        return min(max(2048, math.ceil(2 * packets * per_packet / 1024)), 262_144)
+        most_kb = 1 << 20
+        return min(max(2048, math.ceil(2 * self._packets() * per_packet / 1024)), most_kb)
+
+    def _capture_kb(self) -> int:
+        """Room for what is captured, there and back."""
+        capture = self._capture()
+        if not capture:
+            return 0
+        length = min(int(capture.rpartition(":")[2]), FULL_FRAME_BYTES) + PCAP_RECORD_BYTES
+        return math.ceil(2 * self._packets() * length / 1024)
+
+    def _packets(self) -> float:
+        """Full frames that all paths carry at most."""
+        rates = [probe.rate_bps or _unlimited(self.scenario) for probe in self.probes]
+        return sum(rates) / (8 * FULL_FRAME_BYTES) * self.scenario.duration / 1e6
 
     def _capture(self) -> str:
         choice = self.scenario.trace.capture

@@ -42,17 +42,16 @@ from airlab.model import AirlabError, CellPlan
 QEMU = "qemu-system-x86_64"
 
 SHIP_BASE = 512 << 20
-SHIP_BYTES = 384 << 20
 # On q35 guest-physical addresses below 2 GB are offsets in the memory's backing file, whatever
-# its size, so this range serves every memory that reaches beyond it with room for the initrd.
-_LEAST_RAM_MB = (SHIP_BASE + SHIP_BYTES >> 20) + 128
+# its size, so a range up to there serves every memory that reaches beyond it with room for the
+# initrd.
+_INITRD_MB = 128
+_MOST_SHIP_MB = 2048 - (SHIP_BASE >> 20) - _INITRD_MB
+# Of the memory of a usual guest, what its traces and capture may fill; and what else it ships.
+_USUAL_TRACES_MB = 390
+_OTHER_RESULTS_MB = 64
 _SHIP_HEADER = struct.Struct("<8sQQI")
 _SHIP_HEADER_BYTES = 64
-
-_SHIP_ARGS = (
-    f"memmap={SHIP_BYTES >> 20}M${SHIP_BASE:#x}",
-    f"airlab.ship={SHIP_BASE:#x},{SHIP_BYTES}",
-)
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,7 @@ class Profile:
         kernel_args: the kernel's command line, without what a plan or the way out adds.
         smp: virtual processors.
         ram_mb: memory in MB; 1024 at least.
+        ship_mb: the part of it through which results leave.
         hang_wall_s: wall seconds without a word from the guest after which it counts as hung,
             not counting those in which the host did not let it run.
         exact: equal runs give equal bits: counted instructions, lockstep, one host processor.
@@ -80,14 +80,33 @@ class Profile:
     kernel_args: tuple[str, ...]
     smp: int = 1
     ram_mb: int = 1024
+    ship_mb: int = 384
     hang_wall_s: float = 240.0
     exact: bool = False
     gips: int = 1
 
     def __post_init__(self) -> None:
         """Refuse a memory that has no room for the results (ValueError)."""
-        if self.ram_mb < _LEAST_RAM_MB:
-            raise ValueError(f"ram_mb={self.ram_mb}: results need at least {_LEAST_RAM_MB} MB")
+        least = (SHIP_BASE >> 20) + self.ship_mb + _INITRD_MB
+        if self.ram_mb < least:
+            raise ValueError(f"ram_mb={self.ram_mb}: results need at least {least} MB")
+
+    def holding(self, results_mb: int) -> Profile:
+        """The machine with memory for that many MB of traces and capture.
+
+        Raises:
+            AirlabError: they are more than can leave a guest.
+        """
+        ship_mb = max(self.ship_mb, results_mb + _OTHER_RESULTS_MB)
+        if ship_mb > _MOST_SHIP_MB:
+            raise AirlabError(
+                f"traces and capture may take {results_mb} MB, and at most "
+                f"{_MOST_SHIP_MB - _OTHER_RESULTS_MB} can leave a guest: set trace.queue, "
+                "trace.acks or trace.capture to false, or make the run shorter"
+            )
+        # Twice: the ring that was traced into is still there when its copy is made.
+        more = max(0, 2 * results_mb - _USUAL_TRACES_MB)
+        return replace(self, ship_mb=ship_mb, ram_mb=self.ram_mb + ship_mb - self.ship_mb + more)
 
     @property
     def machine_flags(self) -> list[str]:
@@ -114,7 +133,11 @@ class Profile:
             if self.gips > 1
             else []
         )
-        return [*self.kernel_args, *clock, *_SHIP_ARGS]
+        ship = (
+            f"memmap={self.ship_mb}M${SHIP_BASE:#x}",
+            f"airlab.ship={SHIP_BASE:#x},{self.ship_mb << 20}",
+        )
+        return [*self.kernel_args, *clock, *ship]
 
 
 _QUIET_ARGS = (
@@ -242,6 +265,7 @@ class QemuEngine:
             watch=watch,
             slot=slot,
             gips=plan.gips,
+            results_mb=plan.results_mb,
         )
 
     def boot(
@@ -253,6 +277,7 @@ class QemuEngine:
         watch: Watch,
         slot: int,
         gips: int = 1,
+        results_mb: int = 0,
     ) -> RawRun:
         """Boot a guest with files below ``/lab`` and wait until it has powered off.
 
@@ -264,17 +289,20 @@ class QemuEngine:
             slot: chooses the host processor.
             gips: speed of the virtual processor, :attr:`Profile.gips`; in real time the
                 processor is as fast as it is.
+            results_mb: traces and capture at most, :attr:`CellPlan.results_mb`.
 
         Raises:
+            AirlabError: that many results cannot leave a guest.
             EngineError: panic, warning, hang, a failed step, or cancelled.
         """
-        profile = replace(self.profile, gips=gips) if self.profile.exact else self.profile
+        profile = self.profile.holding(results_mb)
+        profile = replace(profile, gips=gips) if profile.exact else profile
         scratch.mkdir(parents=True, exist_ok=True)
         console = scratch / "console.log"
         console.touch()
-        with self._file() as ram, self._file() as initrd:
+        with _nameless(profile.ram_mb) as ram, _nameless(profile.ram_mb) as initrd:
             _fill_initrd(initrd, self._base, files)
-            backing = f"size={self.profile.ram_mb}M,mem-path=/proc/self/fd/{ram.fileno()},share=on"
+            backing = f"size={profile.ram_mb}M,mem-path=/proc/self/fd/{ram.fileno()},share=on"
             command = [
                 *_keeper(profile, slot),
                 QEMU,
@@ -290,7 +318,7 @@ class QemuEngine:
             log = console.read_text(errors="replace")
             complaints.refuse(log, {m.stem for m in self.image.kernel.modules.glob("*.ko")})
             out = scratch / "out"
-            _unship(ram, out, log)
+            _unship(ram, profile.ship_mb << 20, out, log)
         refuse_failed_step(out, log)
         return RawRun(
             out=out,
@@ -302,13 +330,10 @@ class QemuEngine:
             virtual_s=virtual_seconds(log),
         )
 
-    def _file(self) -> contextlib.AbstractContextManager[BinaryIO]:
-        return _nameless(self.profile.ram_mb)
-
     def interactive(self, plan: CellPlan) -> int:
         """A guest on this terminal; returns QEMU's exit status."""
         boot_args = self.profile.boot_args
-        with self._file() as initrd:
+        with _nameless(self.profile.ram_mb) as initrd:
             _fill_initrd(initrd, self._base, plan.files)
             command = [
                 *(QEMU, "-accel", self.profile.accel, "-M", "q35", "-cpu", self.profile.cpu),
@@ -434,11 +459,11 @@ def _starved_s(pid: int) -> float:
     return max(waited_ns) / 1e9
 
 
-def _unship(memory: BinaryIO, out: Path, log: str) -> None:
+def _unship(memory: BinaryIO, most: int, out: Path, log: str) -> None:
     """Unpack the tar that the guest left in its reserved memory."""
     memory.seek(SHIP_BASE)
     magic, length, _flags, crc = _SHIP_HEADER.unpack(memory.read(_SHIP_HEADER.size))
-    if magic != b"AIRSHIP1" or length > SHIP_BYTES:
+    if magic != b"AIRSHIP1" or length > most:
         raise EngineError("lost", "the guest powered off without leaving its results", tail(log))
     memory.seek(SHIP_BASE + _SHIP_HEADER_BYTES)
     payload = memory.read(length)
