@@ -113,6 +113,20 @@ def test_goodput_bins_without_data_are_zero(made: tuple[Path, Path, dict[str, An
     assert np.diff(times) == pytest.approx(0.1)
 
 
+def test_fairness_at_the_end_is_not_that_of_the_whole(tmp_path: Path) -> None:
+    """Two flows that change places: equal over the run, three to one in the last third."""
+    plan = replace(PLAN, flows=(PLAN.flows[0], replace(PLAN.flows[0], label="f2")))
+    raw = synth.write_raw(tmp_path / "raw", plan)
+    times = [synth.T0_NS + 100_000_000 * n for n in range(60)]
+    for label, early, late in (("f1", 1000, 3000), ("f2", 2000, 1000)):
+        bins = [(t, late if n >= 40 else early) for n, t in enumerate(times)]
+        report = {"mode": "recv", "error": None, "bytes": 100_000, "bins": bins, "verified": True}
+        synth.put(raw, f"{label}.recv.json", report)
+    metrics = collect(raw, plan, tmp_path)["metrics"]
+    assert metrics["jain_index"] == pytest.approx(1.0)
+    assert metrics["jain_index_late"] == pytest.approx(16 / 20)
+
+
 def test_without_trace_and_capture(tmp_path: Path) -> None:
     plan = replace(PLAN, trace=False, capture=False)
     raw = synth.write_raw(tmp_path / "raw", plan)

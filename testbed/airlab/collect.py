@@ -101,6 +101,7 @@ def collect(
         flows=flows,
         stages=stages,
         metrics=_metrics(flows)
+        | _late_fairness(source, plan)
         | _window_metrics(plan, events)
         | _truth_metrics(source, plan, trace, events)
         | drop_metrics(_drops(plan, stages))
@@ -420,6 +421,20 @@ def _metrics(flows: Sequence[FlowResult]) -> dict[str, float]:
             spent = [(f.ca_state_s or {})[state] for f in measured]
             made[f"{state.lower()}_s"] = float(np.mean(spent))
     return made
+
+
+def _late_fairness(raw: Raw, plan: CellPlan) -> dict[str, float]:
+    """Jain's index in the last third, when shares have had time to settle.
+
+    Over the whole of a run two flows that change places look equal.
+    """
+    rates: list[float] = []
+    for flow in (f for f in plan.flows if f.role == "measured"):
+        stop = flow.stop_us / 1e6
+        bins = _bins(raw.receiver(flow) or {}, raw.t0_ns)
+        rates.append(_goodput(bins, stop - plan.duration_us / 3e6, stop))
+    index = jain_index(rates)
+    return {} if len(rates) < 2 or math.isnan(index) else {"jain_index_late": index}
 
 
 def _window_metrics(plan: CellPlan, events: Mapping[str, FlowEvents]) -> dict[str, float]:
