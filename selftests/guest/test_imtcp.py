@@ -224,6 +224,8 @@ def test_symbiosis_fills_what_is_left_without_loss(symbiosis: View) -> None:
         assert share > 0.95 * most
     losses = symbiosis.table("retransmits")["t_s"]
     assert np.sum(losses > 1.0) == 0, "lost packets after the start"
+    sent = symbiosis.report("x1")["datagrams"]
+    assert 0 < symbiosis.cell["metrics"]["udp_loss_1"] * sent < 50, "the start alone costs UDP"
 
 
 def test_ss_prints_what_was_measured(symbiosis: View) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from airlab.collect import collect, handle_number
-from airlab.model import Interval
+from airlab.model import CrossPlan, Interval
 from airlab.results import CellResult, load_cell
 from ccscope.errors import CcscopeError
 from ccscope.ftrace import Trace, read_trace
@@ -125,6 +125,14 @@ def test_fairness_at_the_end_is_not_that_of_the_whole(tmp_path: Path) -> None:
     metrics = collect(raw, plan, tmp_path)["metrics"]
     assert metrics["jain_index"] == pytest.approx(1.0)
     assert metrics["jain_index_late"] == pytest.approx(16 / 20)
+
+
+def test_what_the_cross_traffic_lost(tmp_path: Path) -> None:
+    plan = replace(PLAN, cross=(CrossPlan("x1", "s", "d", 10**6, 0, 6_000_000),))
+    raw = synth.write_raw(tmp_path / "raw", plan)
+    for name, count in (("x1", 500), ("x1.recv", 450)):
+        synth.put(raw, f"{name}.json", {"mode": "udp", "error": None, "datagrams": count})
+    assert collect(raw, plan, tmp_path)["metrics"]["udp_loss_1"] == pytest.approx(0.1)
 
 
 def test_without_trace_and_capture(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from airlab.model import AirlabError, CellPlan, FlowPlan, PathProbe, StagePlan
+from airlab.model import AirlabError, CellPlan, CrossPlan, FlowPlan, PathProbe, StagePlan
 from airlab.stats import frame_loss, loss_bounds, median
 
 Severity = Literal["veto", "warn"]
@@ -91,12 +91,12 @@ class Raw:
         except ValueError as error:
             raise AirlabError(f"{self.folder / name}: not JSON: {error}") from None
 
-    def sender(self, flow: FlowPlan) -> dict[str, Any] | None:
-        """What the sender of a flow reported."""
+    def sender(self, flow: FlowPlan | CrossPlan) -> dict[str, Any] | None:
+        """What the sender of a flow or of a UDP stream reported."""
         return self._report(f"{flow.label}.json")
 
-    def receiver(self, flow: FlowPlan) -> dict[str, Any] | None:
-        """What the receiver of a flow reported."""
+    def receiver(self, flow: FlowPlan | CrossPlan) -> dict[str, Any] | None:
+        """What the receiver of a flow or of a UDP stream reported."""
         return self._report(f"{flow.label}.recv.json")
 
     def probe(self, phase: str, label: str, kind: str) -> dict[str, Any] | None:

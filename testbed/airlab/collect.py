@@ -27,7 +27,7 @@ from ccscope.symbols import parse as parse_symbols
 
 from airlab.algorithms import module_systems
 from airlab.audit import Check, Raw, TraceFacts, audit, channel_drops, verdict
-from airlab.model import CellPlan, FlowPlan, StagePlan
+from airlab.model import CellPlan, CrossPlan, FlowPlan, StagePlan
 from airlab.results import (
     AuditResult,
     CellResult,
@@ -451,7 +451,7 @@ def _truth_metrics(
     raw: Raw, plan: CellPlan, trace: Trace | None, events: Mapping[str, FlowEvents]
 ) -> dict[str, float]:
     """Numbers that need what the cross traffic left, where that is known."""
-    made = udp_metrics([_datagrams(raw, cross.label) for cross in plan.cross])
+    made = udp_metrics([_datagrams(raw, cross) for cross in plan.cross])
     known = truth_of(plan)
     if known is None:
         return made
@@ -467,9 +467,9 @@ def _truth_metrics(
     return made
 
 
-def _datagrams(raw: Raw, label: str) -> tuple[int, int]:
+def _datagrams(raw: Raw, cross: CrossPlan) -> tuple[int, int]:
     """Sent and received datagrams of a UDP stream."""
-    sent, got = raw.json(f"{label}.json") or {}, raw.json(f"{label}.recv.json") or {}
+    sent, got = raw.sender(cross) or {}, raw.receiver(cross) or {}
     return int(sent.get("datagrams", 0)), int(got.get("datagrams", 0))
 
 
