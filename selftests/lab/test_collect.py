@@ -174,6 +174,20 @@ def test_a_trace_of_queues_alone_says_nothing_of_states(
     assert (tmp_path / "queue.parquet").is_file()
 
 
+def test_a_trace_without_queues_makes_no_empty_table_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_tcp(raw: Path) -> Trace:
+        trace = read_trace(raw)
+        tcp = {n: c for n, c in trace.events.items() if not n.startswith("qdisc:")}
+        return replace(trace, events=tcp)
+
+    monkeypatch.setattr("airlab.collect.read_trace", of_tcp)
+    collect(synth.write_raw(tmp_path / "raw", PLAN), PLAN, tmp_path)
+    assert (tmp_path / "acks.parquet").is_file()
+    assert not (tmp_path / "queue.parquet").exists()
+
+
 def test_a_run_without_reports_is_vetoed_not_lost(tmp_path: Path) -> None:
     raw = synth.write_raw(tmp_path / "raw", PLAN)
     for path in (raw / "json").glob("*.json"):
@@ -187,7 +201,7 @@ def test_queues_of_equal_handle_are_not_mixed(tmp_path: Path) -> None:
     fwd, rev = PLAN.stages
     plan = replace(PLAN, stages=(fwd, replace(rev, rate_handle=fwd.rate_handle)))
     data = collect(synth.write_raw(tmp_path / "raw", plan), plan, tmp_path)
-    assert pq.read_table(tmp_path / "queue.parquet").num_rows == 0
+    assert not (tmp_path / "queue.parquet").exists()
     assert len(data["notes"]) == 2
 
 

@@ -217,7 +217,9 @@ def _write_tables(
         s.name: queue_occupancy(trace, handle_number(s.rate_handle), raw.t0_ns)
         for s in _queue_stages(plan)
     }
-    _write(out / "queue.parquet", "stage", queues)
+    # Without the queue's events there is nothing to draw.
+    if any(len(changes["t_s"]) for changes in queues.values()):
+        _write(out / "queue.parquet", "stage", queues)
     for event, columns in trace.events.items():
         system, _, name = event.partition(":")
         if system in module_systems():
