@@ -152,17 +152,22 @@ def test_without_trace_and_capture(tmp_path: Path) -> None:
     assert not (tmp_path / "acks.parquet").exists()
 
 
+def trace_without(monkeypatch: pytest.MonkeyPatch, system: str) -> None:
+    """Let ``collect`` find a trace in which a system's events are missing."""
+
+    def read(raw: Path) -> Trace:
+        trace = read_trace(raw)
+        kept = {n: c for n, c in trace.events.items() if not n.startswith(f"{system}:")}
+        return replace(trace, events=kept)
+
+    monkeypatch.setattr("airlab.collect.read_trace", read)
+
+
 def test_a_trace_of_queues_alone_says_nothing_of_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trace without ``tcp_probe`` has no timeouts in it, although there were three."""
-
-    def of_queues(raw: Path) -> Trace:
-        trace = read_trace(raw)
-        queues = {n: c for n, c in trace.events.items() if not n.startswith("tcp:")}
-        return replace(trace, events=queues)
-
-    monkeypatch.setattr("airlab.collect.read_trace", of_queues)
+    trace_without(monkeypatch, "tcp")
     raw = synth.write_raw(tmp_path / "raw", PLAN)
     counters = raw / "nstat1.s"
     counters.write_text(counters.read_text().replace("TcpExt: 0 ", "TcpExt: 3 "))
@@ -177,12 +182,7 @@ def test_a_trace_of_queues_alone_says_nothing_of_states(
 def test_a_trace_without_queues_makes_no_empty_table_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def of_tcp(raw: Path) -> Trace:
-        trace = read_trace(raw)
-        tcp = {n: c for n, c in trace.events.items() if not n.startswith("qdisc:")}
-        return replace(trace, events=tcp)
-
-    monkeypatch.setattr("airlab.collect.read_trace", of_tcp)
+    trace_without(monkeypatch, "qdisc")
     collect(synth.write_raw(tmp_path / "raw", PLAN), PLAN, tmp_path)
     assert (tmp_path / "acks.parquet").is_file()
     assert not (tmp_path / "queue.parquet").exists()
