@@ -416,8 +416,7 @@ def _metrics(flows: Sequence[FlowResult]) -> dict[str, float]:
     minima = [f.rtt_min_us for f in measured if f.rtt_min_us is not None]
     if minima:
         made["rtt_min_us"] = min(minima)
-    if len(measured) > 1 and not math.isnan(jain_index(rates)):
-        made["jain_index"] = jain_index(rates)
+    made |= _fairness("jain_index", rates)
     if measured and all(f.ca_state_s is not None for f in measured):
         for state in CA_STATES:
             spent = [(f.ca_state_s or {})[state] for f in measured]
@@ -435,8 +434,13 @@ def _late_fairness(raw: Raw, plan: CellPlan) -> dict[str, float]:
         stop = flow.stop_us / 1e6
         bins = _bins(raw.receiver(flow) or {}, raw.t0_ns)
         rates.append(_goodput(bins, stop - plan.duration_us / 3e6, stop))
+    return _fairness("jain_index_late", rates)
+
+
+def _fairness(name: str, rates: Sequence[float]) -> dict[str, float]:
+    """Jain's index of several flows, where any of them carried something."""
     index = jain_index(rates)
-    return {} if len(rates) < 2 or math.isnan(index) else {"jain_index_late": index}
+    return {} if len(rates) < 2 or math.isnan(index) else {name: index}
 
 
 def _window_metrics(plan: CellPlan, events: Mapping[str, FlowEvents]) -> dict[str, float]:

@@ -29,7 +29,15 @@ from .model import (
     StagePlan,
 )
 from .patterns import BITS, NO_LOSS, PACKETS, ChannelSpec, Gilbert, derive_seed, make_pattern
-from .scenario import MAX_UDP_BYTES, Event, Flow, GilbertModel, Scenario, event_end
+from .scenario import (
+    MAX_UDP_BYTES,
+    Capture,
+    Event,
+    Flow,
+    GilbertModel,
+    Scenario,
+    event_end,
+)
 from .topology import (
     Stage,
     Topology,
@@ -155,7 +163,7 @@ class _Builder:
             nodes=topology.namespaces,
             modules=self._modules(),
             kernel_args=(f"rep={self.cell.seed}",),
-            capture=bool(self._capture()),
+            capture=self._capture() is not None,
             trace=bool(self._trace_lines()),
             keep_pcap=scenario.trace.keep_pcap,
             notes=tuple(self._notes()),
@@ -587,9 +595,9 @@ class _Builder:
     def _capture_kb(self) -> int:
         """Room for what is captured, there and back."""
         capture = self._capture()
-        if not capture:
+        if capture is None:
             return 0
-        length = min(int(capture.rpartition(":")[2]), FULL_FRAME_BYTES) + PCAP_RECORD_BYTES
+        length = min(capture.snaplen, FULL_FRAME_BYTES) + PCAP_RECORD_BYTES
         return math.ceil(2 * self._packets() * length / 1024)
 
     def _packets(self) -> float:
@@ -597,22 +605,23 @@ class _Builder:
         rates = [probe.rate_bps or _unlimited(self.scenario) for probe in self.probes]
         return sum(rates) / (8 * FULL_FRAME_BYTES) * self.scenario.duration / 1e6
 
-    def _capture(self) -> str:
+    def _capture(self) -> Capture | None:
         choice = self.scenario.trace.capture
         if choice is False:
-            return ""
-        if not isinstance(choice, bool):
-            return f"{choice.node}:{choice.link}:{choice.snaplen}"
+            return None
+        if isinstance(choice, Capture):
+            return choice
         plan = next(p for _, p in self.flows if p.role == "measured")
         link, _ = self.topology.path(plan.src, plan.dst)[-1]
-        return f"{plan.dst}:{link}:80"
+        return Capture(node=plan.dst, link=link)
 
     def _env(self, before_end: int, main_end: int, after_end: int) -> str:
         channels = " ".join(stage.channel for stage in self.stages if stage.channel)
+        capture = self._capture()
         rows = {
             "TRACE": "1" if self._trace_lines() else "0",
             "TRACE_KB": str(self._trace_kb()),
-            "CAPTURE": self._capture(),
+            "CAPTURE": f"{capture.node}:{capture.link}:{capture.snaplen}" if capture else "",
             "NODES": '"' + " ".join(self.topology.namespaces) + '"',
             "CHANNELS": f'"{channels}"',
             "MODULES": '"' + " ".join(self._modules()) + '"',
