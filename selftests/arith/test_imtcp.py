@@ -9,25 +9,14 @@ import random
 import statistics
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Protocol
 
-import numpy as np
 import pytest
 from airlab.afilter import filtered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-
-class Harness(Protocol):
-    """What the fixture of conftest.py offers."""
-
-    def ask(self, kind: str, *values: int) -> list[int]: ...
-
-    def one(self, kind: str, *values: int) -> int: ...
-
+from imtcpreference import BITS, Harness, fit_kbps, flat, trend_of
 
 MAX_KBPS = 10**8
-BITS = 1514 * 8
 NONE, EWMA, ROBUST = range(3)
 
 prop = settings(
@@ -55,10 +44,6 @@ def streams(draw: st.DrawFn) -> list[tuple[int, int]]:
         sent += draw(st.one_of(st.integers(0, 10**6), st.integers(0, 10**9)))
         acked += draw(st.one_of(st.integers(0, 10**6), st.integers(0, 10**9)))
     return out
-
-
-def flat(pairs: Sequence[tuple[int, int]]) -> list[int]:
-    return [value for pair in pairs for value in pair]
 
 
 # Ranges and spacing
@@ -129,20 +114,11 @@ def test_widening_by_half_towards_the_change(imtcp: Harness) -> None:
 # Trend
 
 
-def _trend(pairs: Sequence[tuple[int, int]]) -> tuple[Fraction, Fraction, int]:
-    limit = 2**34
-    delays = [r - s for s, r in pairs]
-    steps = [max(-limit, min(limit, b - a)) for a, b in itertools.pairwise(delays)]
-    up = Fraction(sum(d > 0 for d in steps), len(steps))
-    total = sum(abs(d) for d in steps)
-    return up, Fraction(sum(steps), total) if total else Fraction(0), sum(steps)
-
-
 @prop
 @given(pairs=streams())
 def test_trend(imtcp: Harness, pairs: list[tuple[int, int]]) -> None:
     steps, pct, pdt, growth, either, both = imtcp.ask("T", len(pairs), *flat(pairs))
-    want_pct, want_pdt, want_growth = _trend(pairs)
+    want_pct, want_pdt, want_growth = trend_of(pairs)
     assert steps == len(pairs) - 1 and growth == want_growth
     assert pct == math.floor(want_pct * 1000)
     assert pdt == math.trunc(want_pdt * 1000)
@@ -213,24 +189,6 @@ def test_falling_starts_at_nine_tenths(imtcp: Harness) -> None:
 # Estimates
 
 
-def _fit(pairs: Sequence[tuple[int, int]], bits: int) -> int:
-    """Step 5 in floating point."""
-    points = sorted(
-        (bits * 1e6 / (s1 - s0), bits * 1e6 / (r1 - r0))
-        for (s0, r0), (s1, r1) in itertools.pairwise(pairs)
-    )
-    x, y = np.array(points).T
-    best, best_at = math.inf, 0.0
-    for p in range(1, len(x) + 1):
-        error = float(((x[:p] - y[:p]) ** 2).sum())
-        if len(x) - p > 2:
-            rest = np.polyfit(x[p:], y[p:], 1)
-            error += float(((np.polyval(rest, x[p:]) - y[p:]) ** 2).sum())
-        if error < best - 1e-9:
-            best, best_at = error, float(x[p - 1])
-    return round(best_at)
-
-
 @pytest.mark.parametrize("avail", [86_000, 90_000, 94_000])
 def test_the_fit_finds_the_knee(imtcp: Harness, avail: int) -> None:
     """Above A the arrival rate is B C / (B + X): the noiseless fluid case."""
@@ -243,7 +201,7 @@ def test_the_fit_finds_the_knee(imtcp: Harness, avail: int) -> None:
         pairs.append((s, r))
     got = imtcp.one("X", BITS, len(pairs), *flat(pairs))
     assert abs(got - avail) < 0.03 * avail
-    assert abs(got - _fit(pairs, BITS)) < 0.02 * avail
+    assert abs(got - fit_kbps(pairs, BITS)) < 0.02 * avail
 
 
 def test_the_fit_agrees_with_floating_point_on_noisy_streams(imtcp: Harness) -> None:
@@ -256,7 +214,7 @@ def test_the_fit_agrees_with_floating_point_on_noisy_streams(imtcp: Harness) -> 
             r += dice.randint(110_000, 300_000)
             pairs.append((s, r))
         # Rates are rounded to 1/2047 of the largest, which decides close splits otherwise.
-        same += abs(imtcp.one("X", BITS, 10, *flat(pairs)) - _fit(pairs, BITS)) <= 1
+        same += abs(imtcp.one("X", BITS, 10, *flat(pairs)) - fit_kbps(pairs, BITS)) <= 1
     assert same >= 190
 
 
