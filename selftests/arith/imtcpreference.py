@@ -38,6 +38,17 @@ def trend_of(pairs: Sequence[tuple[int, int]]) -> tuple[Fraction, Fraction, int]
     return up, Fraction(sum(steps), total) if total else Fraction(0), sum(steps)
 
 
+def either(pct: int, pdt: int) -> int:
+    """T_i by the 2002 rule, of PCT and PDT in 1/1000."""
+    return 1 if pct > 550 or pdt > 400 else -1
+
+
+def both(pct: int, pdt: int) -> int:
+    """T_i by Pathload's code, of PCT and PDT in 1/1000: 0 where they contradict each other."""
+    votes = (pct > 605) - (pct < 495) + (pdt > 440) - (pdt < 360)
+    return (votes > 0) - (votes < 0)
+
+
 def fit_kbps(pairs: Sequence[tuple[int, int]], bits: int) -> int:
     """A by step 5 in floating point: the highest rate of the line with slope 1."""
     points = sorted(

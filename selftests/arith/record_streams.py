@@ -3,9 +3,10 @@
 
 ``python selftests/arith/record_streams.py CELL[:HEAD]... > selftests/arith/recorded_streams.csv``
 
-A cell is a folder in ``cells/`` of ``airlab run``'s result; HEAD is the module's parameter ``head``
-in that run (default 4).  60 streams of each are taken, spread over its time.  A stream some of
-whose arrivals the module left out (``im_clean()``) is not taken: the trace does not say which.
+A cell is a folder in ``cells/`` of what ``airlab run imtcp-accuracy --cc imtcp,imtcp_paper`` makes;
+HEAD is the module's parameter ``head`` in that run (default 4, imtcp_paper 0).  60 streams of each
+are taken, spread over its time.  A stream some of whose arrivals the module left out
+(``im_clean()``) is not taken: the trace does not say which.
 """
 
 from __future__ import annotations
@@ -26,17 +27,21 @@ COLUMNS = (
 )
 
 
+def _which(row: dict[str, Any]) -> tuple[int, int]:
+    """The stream that a row of either table is about."""
+    return row["measurement"], row["stream"]
+
+
 def _rows(cell: Path, head: int) -> list[dict[str, Any]]:
     """The cell's streams that were evaluated with all their arrivals."""
     table = pq.read_table(cell / "imtcp_imtcp_packet.parquet").to_pylist()
-    key = lambda row: (row["measurement"], row["stream"])  # noqa: E731 - for sort and groupby
     packets = {
-        k: [(p["index"], p["sent_ns"], p["acked_ns"]) for p in group]
-        for k, group in itertools.groupby(sorted(table, key=key), key=key)
+        which: sorted((p["index"], p["sent_ns"], p["acked_ns"]) for p in group)
+        for which, group in itertools.groupby(sorted(table, key=_which), key=_which)
     }
     made = []
     for row in pq.read_table(cell / "imtcp_imtcp_stream.parquet").to_pylist():
-        seen = sorted(packets.get(key(row), []))
+        seen = packets.get(_which(row), [])
         behind = sum(index >= head - 1 for index, _, _ in seen)
         if row["stream"] and not row["why"] and behind == row["points"]:
             origin = seen[0][1]

@@ -14,7 +14,7 @@ import pytest
 from airlab.afilter import filtered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from imtcpreference import BITS, Harness, fit_kbps, flat, trend_of
+from imtcpreference import BITS, Harness, both, either, fit_kbps, flat, trend_of
 
 MAX_KBPS = 10**8
 NONE, EWMA, ROBUST = range(3)
@@ -117,14 +117,12 @@ def test_widening_by_half_towards_the_change(imtcp: Harness) -> None:
 @prop
 @given(pairs=streams())
 def test_trend(imtcp: Harness, pairs: list[tuple[int, int]]) -> None:
-    steps, pct, pdt, growth, either, both = imtcp.ask("T", len(pairs), *flat(pairs))
+    steps, pct, pdt, growth, *trends = imtcp.ask("T", len(pairs), *flat(pairs))
     want_pct, want_pdt, want_growth = trend_of(pairs)
     assert steps == len(pairs) - 1 and growth == want_growth
     assert pct == math.floor(want_pct * 1000)
     assert pdt == math.trunc(want_pdt * 1000)
-    assert either == (1 if pct > 550 or pdt > 400 else -1)
-    votes = (pct > 605) - (pct < 495) + (pdt > 440) - (pdt < 360)
-    assert both == (votes > 0) - (votes < 0)
+    assert trends == [either(pct, pdt), both(pct, pdt)]
 
 
 @prop
