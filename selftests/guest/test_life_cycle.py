@@ -513,6 +513,8 @@ def test_polled_for_a_minute(lab: Lab, alg: Algorithm) -> None:
 MANY = r"""
 ip link set lo mtu 1500 up
 tc qdisc add dev lo root netem delay 20ms limit 200000
+# A guest's usual 48 MB are less than 10,000 connections have under way here: some would be reset.
+echo 60000 80000 100000 >/proc/sys/net/ipv4/tcp_mem
 modprobe @MODULE@
 ccmany --count @COUNT@ --bytes 4096 --rounds 3 --cc @CC@ --module @MODULE@ --to 127.0.0.1 \
 	--port 5001 >>/out/facts || exit 1
@@ -522,6 +524,9 @@ echo 'unload: unload @MODULE@' | cctl >>/out/facts
 FLOWS = 10_000
 FLOW_KB = 10
 """What one idle connection may cost, both ends: sockets, files, inodes (8.1 kB seen)."""
+
+MEASURING_KB = 4
+"""What imtcp's state takes more: it is larger than 2 kB, and kmalloc gives a page."""
 
 
 @pytest.mark.long
@@ -533,6 +538,7 @@ def test_10000_flows_at_once(lab: Lab, alg: Algorithm) -> None:
     assert number["verified"] == FLOWS * 4096 * 3
     used_kb = number["free_kB.before"] - number["free_kB.idle"]
     print(f"{FLOWS} flows: {used_kb / FLOWS:.1f} kB each, both ends")
-    assert 0 < used_kb / FLOWS < FLOW_KB
+    most = FLOW_KB + (MEASURING_KB if alg.cc in ("imtcp", "symbiosis") else 0)
+    assert 0 < used_kb / FLOWS < most
     assert number["references.closed"] == 0
     assert facts["unload"] == "ok"
