@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from arithharness import Harness
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parents[1] / "modules" / "include"
@@ -26,40 +27,6 @@ CFLAGS = [
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
 ]
-
-
-class Harness:
-    """A running harness: cases go in, results come out, one line each."""
-
-    def __init__(self, program: Path) -> None:
-        self._process = subprocess.Popen(
-            [program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-
-    def ask(self, kind: str, *values: int) -> list[int]:
-        """Run one case and return the numbers of its answer."""
-        assert self._process.stdin and self._process.stdout and self._process.stderr
-        self._process.stdin.write(" ".join([kind, *map(str, values)]) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            pytest.fail(f"harness died on {kind} {values}:\n{self._process.stderr.read()}")
-        return [int(word) for word in answer.split()]
-
-    def one(self, kind: str, *values: int) -> int:
-        """Run one case that answers with a single number."""
-        (value,) = self.ask(kind, *values)
-        return value
-
-    def close(self) -> int:
-        """End the harness and return its exit code (leaks show up here)."""
-        self._process.communicate(timeout=30)
-        return self._process.returncode
 
 
 def _built(name: str, folder: Path) -> Iterator[Harness]:

@@ -7,20 +7,11 @@ import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 
 BITS = 1514 * 8
 """M, a full packet on the wire."""
-
-
-class Harness(Protocol):
-    """What the fixture of conftest.py offers."""
-
-    def ask(self, kind: str, *values: int) -> list[int]: ...
-
-    def one(self, kind: str, *values: int) -> int: ...
 
 
 def flat(pairs: Sequence[tuple[int, int]]) -> list[int]:

@@ -15,20 +15,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Protocol
 
 import pytest
+from arithharness import Harness
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-
-class Harness(Protocol):
-    """What the fixture of conftest.py offers (pytest imports the two apart)."""
-
-    def ask(self, kind: str, *values: int) -> list[int]: ...
-
-    def one(self, kind: str, *values: int) -> int: ...
-
 
 U32 = 2**32 - 1
 U64 = 2**64 - 1

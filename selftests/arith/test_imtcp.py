@@ -12,9 +12,10 @@ from fractions import Fraction
 
 import pytest
 from airlab.afilter import filtered
+from arithharness import Harness
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from imtcpreference import BITS, Harness, both, either, fit_kbps, flat, trend_of
+from imtcpreference import BITS, both, either, fit_kbps, flat, trend_of
 
 MAX_KBPS = 10**8
 NONE, EWMA, ROBUST = range(3)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from imtcpreference import BITS, Harness, both, either, fit_kbps, flat, trend_of
+from arithharness import Harness
+from imtcpreference import BITS, both, either, fit_kbps, flat, trend_of
 
 
 @dataclass(frozen=True)

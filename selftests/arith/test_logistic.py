@@ -10,19 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import Decimal, getcontext
-from typing import Protocol
 
 import pytest
+from arithharness import Harness
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 getcontext().prec = 50
-
-
-class Harness(Protocol):
-    """What the fixture of conftest.py offers."""
-
-    def one(self, kind: str, *values: int) -> int: ...
 
 
 ONE = 2**32
